@@ -1,0 +1,1 @@
+"""What people start: the command line, the local broker, the demo, the audit, the benchmarks."""

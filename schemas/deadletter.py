@@ -1,0 +1,18 @@
+"""DeadLetter: bytes that could not be used, where they stood, and why. Nothing that was written is ever lost without a word."""
+
+from __future__ import annotations
+
+from schemas.record import Record
+
+
+class DeadLetter(Record, frozen=True, kw_only=True):
+    """A record at (`topic`, `partition`, `offset`) that `reader` could not use. `topic` is without the namespace."""
+
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+    reader: str
+    key: bytes = b""
+    value: bytes = b""
+    headers: dict[str, bytes] = {}

@@ -1,0 +1,47 @@
+"""NodeStatus, Tick, Control: what nodes say of themselves, the scheduler's clock, and what an operator asks for."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from schemas.record import Record
+
+State = Literal["loading", "serving", "draining", "asleep", "training", "left"]
+Tag = Literal["rollout", "train"]
+
+
+class NodeStatus(Record, frozen=True, kw_only=True):
+    """A node lives, and its engine makes progress. Key: the node's name.
+
+    `incarnation` is random per process: a new one means that the old one is dead. `capacity` is relative (tokens per second at full batch,
+    or 1.0). `grants_seen` is the next offset of `grants` that the node will read; `partitions` are those that it holds (claimed and not
+    released): both together acknowledge a revoke. `left` is the last word of a clean leave.
+    """
+
+    node: str
+    incarnation: str
+    tags: list[Tag]
+    state: State
+    capacity: float = 1.0
+    version: int = -1
+    grants_seen: int = 0
+    partitions: list[int] = []
+    running: int = 0
+    waiting: int = 0
+    tokens: int = 0
+    detail: str = ""
+
+
+class Tick(Record, frozen=True, kw_only=True):
+    """The scheduler's clock, in the log: a node is dead when four of one scheduler's ticks follow its last status. Key: `tick`."""
+
+    scheduler: str
+    number: int
+
+
+class Control(Record, frozen=True, kw_only=True):
+    """An operator's wish. Key: `control/pause` for pause and resume, `control/drain/NODE` for drain and undrain."""
+
+    command: Literal["pause", "resume", "drain", "undrain"]
+    node: str = ""
+    reason: str = ""

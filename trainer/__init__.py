@@ -1,0 +1,1 @@
+"""From trajectories and scores to Steps and weights."""
