@@ -13,6 +13,10 @@ class DeadLetter(Record, frozen=True, kw_only=True):
     offset: int
     reason: str
     reader: str
-    key: bytes = b""
-    value: bytes = b""
-    headers: dict[str, bytes] = {}
+    original_key: bytes = b""
+    original_value: bytes = b""
+    original_headers: dict[str, bytes] = {}
+
+    def key(self) -> bytes:
+        """The topic."""
+        return self.topic.encode()

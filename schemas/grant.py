@@ -20,6 +20,10 @@ class Grant(Record, frozen=True, kw_only=True):
     cause: Cause = "joined"
     reason: str = ""
 
+    def key(self) -> bytes:
+        """`partition/N`."""
+        return b"partition/%d" % self.partition
+
 
 class Role(Record, frozen=True, kw_only=True):
     """What a node tagged both ways does now. Key: `role/NODE`. The seam for multiplexing: nodes with one tag have no Role."""
@@ -27,3 +31,7 @@ class Role(Record, frozen=True, kw_only=True):
     node: str
     role: Literal["rollout", "train"]
     reason: str = ""
+
+    def key(self) -> bytes:
+        """`role/NODE`."""
+        return b"role/" + self.node.encode()

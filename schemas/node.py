@@ -11,7 +11,7 @@ Tag = Literal["rollout", "train"]
 
 
 class NodeStatus(Record, frozen=True, kw_only=True):
-    """A node lives, and its engine makes progress. Key: the node's name.
+    """A node lives, and its engine makes progress. Key: `node/NAME`.
 
     `incarnation` is random per process: a new one means that the old one is dead. `capacity` is relative (tokens per second at full batch,
     or 1.0). `grants_seen` is the next offset of `grants` that the node will read; `partitions` are those that it holds (claimed and not
@@ -31,6 +31,10 @@ class NodeStatus(Record, frozen=True, kw_only=True):
     tokens: int = 0
     detail: str = ""
 
+    def key(self) -> bytes:
+        """The node's name."""
+        return b"node/" + self.node.encode()
+
 
 class Tick(Record, frozen=True, kw_only=True):
     """The scheduler's clock, in the log: a node is dead when four of one scheduler's ticks follow its last status. Key: `tick`."""
@@ -38,10 +42,18 @@ class Tick(Record, frozen=True, kw_only=True):
     scheduler: str
     number: int
 
+    def key(self) -> bytes:
+        """`tick`: only the last one is kept."""
+        return b"tick"
+
 
 class Control(Record, frozen=True, kw_only=True):
-    """An operator's wish. Key: `control/pause` for pause and resume, `control/drain/NODE` for drain and undrain."""
+    """An operator's wish. `drain` and `undrain` name a node; `pause` and `resume` mean the whole namespace."""
 
     command: Literal["pause", "resume", "drain", "undrain"]
     node: str = ""
     reason: str = ""
+
+    def key(self) -> bytes:
+        """One key for pause and resume, one per node for drain and undrain: the last wish stands."""
+        return b"control/drain/" + self.node.encode() if self.node else b"control/pause"

@@ -27,3 +27,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=Tr
     def schema(cls) -> str:
         """`major.minor`, the text of the `schema` header."""
         return f"{cls.MAJOR}.{cls.MINOR}"
+
+    def key(self) -> bytes | None:
+        """The Kafka key: what compaction keeps the last record of, and what people see in the console tools."""
+        return None

@@ -28,3 +28,7 @@ class Score(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not math.isfinite(self.value):
             raise ValueError(f"score of rule {self.rule} is {self.value}")
+
+    def key(self) -> bytes:
+        """The session's offset."""
+        return b"%d" % self.session

@@ -27,6 +27,10 @@ class Open(Record, frozen=True, kw_only=True):
     model: str = "policy"
     gateway: str = ""
 
+    def key(self) -> bytes:
+        """The check: the session has no offset yet."""
+        return self.check.encode()
+
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How tokens are to be drawn. These travel with the tokens, so that the trainer can reproduce the distribution (R11).
@@ -66,6 +70,10 @@ class Request(Record, frozen=True, kw_only=True):
         if self.base_length < 0 or (self.base is None and self.base_length):
             raise ValueError(f"base_length {self.base_length} without a base")
 
+    def key(self) -> bytes:
+        """The session's offset."""
+        return b"%d" % self.session
+
 
 class Cancel(Record, frozen=True, kw_only=True):
     """The agent of a request left; the request ends unless it had ended before."""
@@ -73,6 +81,10 @@ class Cancel(Record, frozen=True, kw_only=True):
     session: int
     request: int
     reason: str = "client left"
+
+    def key(self) -> bytes:
+        """The session's offset."""
+        return b"%d" % self.session
 
 
 class Close(Record, frozen=True, kw_only=True):
@@ -89,6 +101,10 @@ class Close(Record, frozen=True, kw_only=True):
     idle: bool = False
     seen: int = -1
 
+    def key(self) -> bytes:
+        """The session's offset."""
+        return b"%d" % self.session
+
 
 class Claim(Record, frozen=True, kw_only=True):
     """Owner `node` answers its Grant at offset `epoch`; spans of lower epochs stop counting here (R1).
@@ -101,3 +117,7 @@ class Claim(Record, frozen=True, kw_only=True):
     incarnation: str
     cause: Cause = "joined"
     reset: bool = False
+
+    def key(self) -> bytes:
+        """`claim`."""
+        return b"claim"

@@ -58,3 +58,7 @@ class Span(Record, frozen=True, kw_only=True):
     def count(self) -> int:
         """Number of tokens."""
         return length(self.tokens)
+
+    def key(self) -> bytes:
+        """The session's offset."""
+        return b"%d" % self.session

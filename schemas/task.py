@@ -26,3 +26,7 @@ class Task(Record, frozen=True, kw_only=True):
     payload: dict[str, Any] = {}
     seed: int = 0
     evaluates: int | None = None
+
+    def key(self) -> bytes:
+        """The group."""
+        return b"%d" % self.group

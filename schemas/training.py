@@ -38,6 +38,10 @@ class WeightVersion(Record, frozen=True, kw_only=True):
     template_sha256: str
     config: dict[str, Any] = {}
 
+    def key(self) -> bytes:
+        """The type."""
+        return self.type_name().encode()
+
 
 class Run(Record, frozen=True, kw_only=True):
     """A trainer begins a run: its settings, as they stand in force. Followed by WeightVersion 0 in the same transaction."""
@@ -45,6 +49,10 @@ class Run(Record, frozen=True, kw_only=True):
     run: str
     settings: dict[str, Any] = {}
     started_ms: int = 0
+
+    def key(self) -> bytes:
+        """The type."""
+        return self.type_name().encode()
 
 
 class Place(_Part, frozen=True, kw_only=True):
@@ -141,6 +149,10 @@ class Step(Record, frozen=True, kw_only=True):
     numerics: dict[str, str] = {}
     metrics: dict[str, float] = {}
 
+    def key(self) -> bytes:
+        """The type."""
+        return self.type_name().encode()
+
 
 class Drops(Record, frozen=True, kw_only=True):
     """Decisions that no Step follows within the deadline. `groups` are those of which nothing came, or too little."""
@@ -148,3 +160,7 @@ class Drops(Record, frozen=True, kw_only=True):
     drops: list[Dropped] = []
     groups: list[int] = []
     consumed: Consumed
+
+    def key(self) -> bytes:
+        """The type."""
+        return self.type_name().encode()

@@ -66,3 +66,7 @@ class Trajectory(Record, frozen=True, kw_only=True):
     def is_empty(self) -> bool:
         """True where no token may be trained."""
         return not any(1 in node.mask for node in self.nodes)
+
+    def key(self) -> bytes:
+        """The session's offset."""
+        return b"%d" % self.session

@@ -20,7 +20,12 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from schemas.errors import BrokerError
+
 Headers = tuple[tuple[str, bytes], ...]
+
+MAX_MESSAGE_BYTES = 1_000_000
+"""The largest message that a producer takes (Kafka's own default limit is 1 MiB a batch); larger payloads belong into the blob store."""
 
 
 class Place(NamedTuple):
@@ -57,6 +62,17 @@ class Outgoing:
     def size_bytes(self) -> int:
         """Payload bytes, for bounds on what is in flight."""
         return len(self.key or b"") + len(self.value or b"") + 64
+
+
+def check_outgoing(message: Outgoing) -> None:
+    """Refuse, before it is queued, what Kafka would refuse later at the cost of the producer.
+
+    :raises BrokerError: larger than MAX_MESSAGE_BYTES, or neither key nor value.
+    """
+    if message.key is None and message.value is None:
+        raise BrokerError(f"a message for {message.topic} has neither key nor value")
+    if message.size_bytes > MAX_MESSAGE_BYTES:
+        raise BrokerError(f"a message of {message.size_bytes} bytes for {message.topic}: put its payload into the blob store")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +119,11 @@ class GroupReader(Protocol):
     """One member of a consumer group: the broker hands it partitions. Only explicit commits."""
 
     async def read(self, *, timeout_s: float, limit: int = 1000) -> list[Message]:
-        """As `Reader.read`, for the partitions assigned at the moment. A partition newly assigned starts at the committed offset."""
+        """As `Reader.read`, for the partitions assigned at the moment.
+
+        Each generation starts every partition at its committed offset, those that this member held before too; where nothing was
+        committed, or retention passed what was, at the first record left.
+        """
         ...
 
     def assignment(self) -> frozenset[Place]:

@@ -1,0 +1,213 @@
+"""The log of one namespace, in records: where every role reads and writes.
+
+Three ways to read: `follow` (a log reader from positions), `join` (a consumer group), `streams.table` (the last record of each key, live).
+Two ways to write: `writer` and `streams.cas`. Bytes that cannot be used go to the dead letters with the reason, and the reader goes on; where the
+topic is strict, an unknown type or major stops it (R4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import anyio
+
+from schemas.deadletter import DeadLetter
+from schemas.errors import BrokerUnavailable, CorruptRecord, UnknownRecord
+from schemas.record import Record
+from schemas.topics import DEADLETTER, Topic
+from streams.broker import Broker, GroupReader, Message, Outgoing, Place, Reader
+from streams.codec import Entry, decode, encode
+from streams.writer import Receipt, Writer, WriterOptions, open_writer
+
+T = TypeVar("T")
+
+BURY_S = 20.0
+"""How long a dead letter may take before the reader gives up: going on without it would lose the bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A namespace of a broker, seen by one process. `role` names it in the dead letters."""
+
+    broker: Broker
+    namespace: str
+    role: str
+
+    def name(self, topic: Topic) -> str:
+        """The full name of a topic."""
+        return self.namespace + topic.name
+
+    def group(self, name: str) -> str:
+        """The full name of a consumer group or transactional id."""
+        return self.namespace + name
+
+    def place(self, topic: Topic, partition: int) -> Place:
+        """A partition of a topic."""
+        return Place(self.name(topic), partition)
+
+    async def places(self, topic: Topic) -> list[Place]:
+        """All partitions of a topic."""
+        return [self.place(topic, number) for number in range(await self.broker.partitions(self.name(topic)))]
+
+    @asynccontextmanager
+    async def follow(self, topic: Topic, offsets: Mapping[int, int]) -> AsyncIterator[LogReader]:
+        """Read partitions of one topic from these offsets (partition → offset)."""
+        positions = {self.place(topic, partition): offset for partition, offset in offsets.items()}
+        async with self.broker.reader(positions, committed=topic.committed) as reader:
+            yield LogReader(self, topic, reader)
+
+    @asynccontextmanager
+    async def follow_all(self, topic: Topic) -> AsyncIterator[LogReader]:
+        """Read a whole topic from the first record left."""
+        starts = await self.broker.starts(await self.places(topic))
+        async with self.follow(topic, {place.partition: offset for place, offset in starts.items()}) as reader:
+            yield reader
+
+    @asynccontextmanager
+    async def join(self, topic: Topic, group: str) -> AsyncIterator[Member]:
+        """Share a topic with the other members of a consumer group."""
+        async with self.broker.group_reader(self.group(group), [self.name(topic)], committed=topic.committed) as reader:
+            yield Member(self, topic, reader)
+
+    @asynccontextmanager
+    async def writer(self, options: WriterOptions | None = None) -> AsyncIterator[RecordWriter]:
+        """A writer of records."""
+        async with open_writer(self.broker, options) as writer:
+            yield RecordWriter(self, writer)
+
+    async def decode(self, topic: Topic, messages: Iterable[Message]) -> list[Entry[Record]]:
+        """The records in these messages; what cannot be used is buried.
+
+        :raises UnknownRecord: in a strict topic.
+        """
+        entries = []
+        for message in messages:
+            try:
+                entries.append(decode(topic, message))
+            except CorruptRecord as error:
+                await self.bury(topic, message, str(error))
+            except UnknownRecord as error:
+                if topic.strict:
+                    raise
+                await self.bury(topic, message, str(error))
+        return entries
+
+    async def bury(self, topic: Topic, message: Message, reason: str) -> None:
+        """Write the bytes to the dead letters and wait until they stand there.
+
+        :raises BrokerUnavailable: they could not be written.
+        """
+        letter = DeadLetter(
+            topic=topic.name, partition=message.partition, offset=message.offset, reason=reason, reader=self.role,
+            original_key=message.key or b"", original_value=message.value or b"", original_headers=dict(message.headers),
+        )
+        with anyio.move_on_after(BURY_S):
+            async with open_writer(self.broker) as writer:
+                await (await writer.send(encode(self.name(DEADLETTER), 0, letter)))
+                return
+        raise BrokerUnavailable(f"could not bury {topic.name}[{message.partition}]@{message.offset}")
+
+
+@dataclass(frozen=True, slots=True)
+class LogReader:
+    """Records of one topic by position."""
+
+    log: Log
+    topic: Topic
+    reader: Reader
+
+    async def read(self, *, timeout_s: float, limit: int = 1000) -> list[Entry[Record]]:
+        """The next records, or none after `timeout_s`. Cancelling loses nothing before the records are returned."""
+        return await self.log.decode(self.topic, await self.reader.read(timeout_s=timeout_s, limit=limit))
+
+    def add(self, partition: int, offset: int) -> None:
+        """Read one more partition."""
+        self.reader.add({self.log.place(self.topic, partition): offset})
+
+    def remove(self, partition: int) -> None:
+        """Read a partition no more."""
+        self.reader.remove([self.log.place(self.topic, partition)])
+
+    def position(self, partition: int) -> int:
+        """The next offset of a partition."""
+        return self.reader.position(self.log.place(self.topic, partition))
+
+    async def end(self, partition: int) -> int:
+        """The offset after the last readable record now."""
+        return await self.reader.end(self.log.place(self.topic, partition))
+
+    async def read_to_end(self, partitions: Sequence[int], *, timeout_s: float = 30.0) -> list[Entry[Record]]:
+        """All records up to the ends as they are now.
+
+        :raises BrokerUnavailable: the end did not come within `timeout_s` without any record arriving.
+        """
+        ends = {partition: await self.end(partition) for partition in partitions}
+        entries: list[Entry[Record]] = []
+        deadline = anyio.current_time() + timeout_s
+        while any(self.position(partition) < end for partition, end in ends.items()):
+            if got := await self.read(timeout_s=0.5):
+                deadline = anyio.current_time() + timeout_s
+            elif anyio.current_time() > deadline:
+                raise BrokerUnavailable(f"the end of {self.topic.name} did not come within {timeout_s:.0f} s")
+            entries += got
+        return entries
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Records of one topic as a member of a consumer group."""
+
+    log: Log
+    topic: Topic
+    reader: GroupReader
+
+    async def read(self, *, timeout_s: float, limit: int = 1000) -> list[Entry[Record]]:
+        """The next records of the partitions held now."""
+        return await self.log.decode(self.topic, await self.reader.read(timeout_s=timeout_s, limit=limit))
+
+    def partitions(self) -> frozenset[int]:
+        """The partitions held now."""
+        return frozenset(place.partition for place in self.reader.assignment())
+
+    def generation(self) -> int:
+        """Grows whenever the partitions change."""
+        return self.reader.generation()
+
+    async def commit(self, offsets: Mapping[int, int] | Mapping[int, tuple[int, str]]) -> bool:
+        """Commit next offsets (with metadata, if given). False: no longer the holder."""
+        pairs = {
+            self.log.place(self.topic, partition): value if isinstance(value, tuple) else (value, "")
+            for partition, value in offsets.items()
+        }
+        return await self.reader.commit(pairs)
+
+    async def committed(self, partition: int) -> tuple[int, str] | None:
+        """What the group committed last."""
+        return await self.reader.committed(self.log.place(self.topic, partition))
+
+    def seek(self, partition: int, offset: int) -> None:
+        """Continue a held partition from another offset."""
+        self.reader.seek(self.log.place(self.topic, partition), offset)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordWriter:
+    """Writes records; resends by itself (`streams.writer`)."""
+
+    log: Log
+    writer: Writer
+
+    async def send(self, topic: Topic, partition: int, record: Record) -> Receipt:
+        """Hand over one record; waits for room, not for the log. Await the receipt for the offset."""
+        return await self.writer.send(self.encode(topic, partition, record))
+
+    def encode(self, topic: Topic, partition: int, record: Record) -> Outgoing:
+        """The message that `send` would hand over."""
+        return encode(self.log.name(topic), partition, record)
+
+    async def flush(self) -> None:
+        """Wait until the log holds all that was sent."""
+        await self.writer.flush()

@@ -1,0 +1,171 @@
+"""Runs one role in one process: signals, readiness, the watchdog and the exit code. Every role is one coroutine; this is its frame.
+
+Invariants: a role that fails ends its process with the error's exit code and one line for the operator; SIGTERM and SIGINT end it cleanly
+with 0; a role that makes no progress for its limit ends with NoProgress and the cause it waited for (R10).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import anyio
+import anyio.lowlevel
+import structlog
+import uvloop
+from anyio.abc import TaskStatus
+
+from schemas.errors import NoProgress, SeamlessFlowError
+from streams.log import Log
+
+LAG_PERIOD_S = 0.5
+LAG_REPORT_S = 1.0
+WATCH_PERIOD_S = 1.0
+CLOSE_S = 20.0
+"""How long a role may take to close after a signal before the process exits all the same."""
+
+logger = structlog.get_logger()
+
+
+class Role(Protocol):
+    """What a service module gives: a coroutine that runs until it is cancelled. It calls `task_status.started()` when it can work."""
+
+    async def __call__(self, log: Log, watch: Watch, *, task_status: TaskStatus[None]) -> None:
+        """Run the role."""
+        ...
+
+
+@dataclass
+class Watch:
+    """What a role waits for, and since when. A role without work is not without progress: `idle` waits have no limit."""
+
+    limit_s: float = 60.0
+    waits: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def waiting_for(self, cause: str) -> Iterator[None]:
+        """A wait that must end within the limit: an answer of the engine, of the broker, of the file system."""
+        self.waits[cause] = anyio.current_time()
+        try:
+            yield
+        finally:
+            self.waits.pop(cause, None)
+
+    async def run(self) -> None:
+        """Look at the waits once a second.
+
+        :raises NoProgress: one of them is older than the limit.
+        """
+        while True:
+            await anyio.sleep(WATCH_PERIOD_S)
+            now = anyio.current_time()
+            for cause, since in self.waits.items():
+                if now - since > self.limit_s:
+                    raise NoProgress(f"waited {now - since:.0f} s for {cause}")
+
+
+async def supervise(role: Role, log: Log, watch: Watch, ready_file: Path | None = None) -> None:
+    """Run a role until it ends, fails, or a signal asks it to stop."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_stop_on_signal, tasks.cancel_scope)
+        tasks.start_soon(watch.run)
+        tasks.start_soon(_measure_lag)
+        await tasks.start(role, log, watch)
+        _announce(log.role, ready_file)
+
+
+def run_process(main: Role, log_of: LogFactory, *, role: str, ready_file: Path | None = None, limit_s: float = 60.0) -> int:
+    """The whole life of a role's process; answers its exit code."""
+    configure_logging(role)
+    watch = Watch(limit_s)
+
+    async def body() -> None:
+        async with log_of(role) as log:
+            await supervise(main, log, watch, ready_file)
+
+    try:
+        anyio.run(body, backend_options={"loop_factory": uvloop.new_event_loop})
+    except* SeamlessFlowError as group:
+        error = first_error(group)
+        logger.error("stopped", error=type(error).__name__, message=str(error))
+        print(f"seamlessflow {role}: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+    return 0
+
+
+class LogFactory(Protocol):
+    """Opens the log for a role: `streams.kafka.connect` bound to an address, or a memory double."""
+
+    def __call__(self, role: str) -> AsyncContext:
+        """An async context manager that yields the Log."""
+        ...
+
+
+class AsyncContext(Protocol):
+    """An async context manager of a Log."""
+
+    async def __aenter__(self) -> Log:
+        """Connect."""
+        ...
+
+    async def __aexit__(self, *exc: object) -> bool | None:
+        """Close."""
+        ...
+
+
+def first_error(group: BaseExceptionGroup[SeamlessFlowError]) -> SeamlessFlowError:
+    """The first of the errors of a task group: the others are its consequences."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, SeamlessFlowError)
+    return error
+
+
+def configure_logging(role: str) -> None:
+    """Structured lines on standard error: JSON, or aligned text on a terminal. Names the role on every line."""
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s %(levelname)s %(message)s")
+    renderer: structlog.typing.Processor = (
+        structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
+    )
+    structlog.configure(
+        processors=[structlog.contextvars.merge_contextvars, structlog.processors.add_log_level,
+                    structlog.processors.TimeStamper(fmt="iso"), renderer],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+    )
+    structlog.contextvars.bind_contextvars(role=role, pid=os.getpid())
+
+
+def _announce(role: str, ready_file: Path | None) -> None:
+    logger.info("ready")
+    if ready_file is not None:
+        temporary = ready_file.with_suffix(".tmp")
+        temporary.write_text(json.dumps({"role": role, "pid": os.getpid()}))
+        temporary.rename(ready_file)
+
+
+async def _stop_on_signal(scope: anyio.CancelScope) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            logger.info("stopping", signal=signal.Signals(number).name)
+            signal.setitimer(signal.ITIMER_REAL, CLOSE_S)  # SIGALRM ends a close that hangs
+            scope.cancel()
+            return
+
+
+async def _measure_lag() -> None:
+    while True:
+        before = anyio.current_time()
+        await anyio.sleep(LAG_PERIOD_S)
+        late = anyio.current_time() - before - LAG_PERIOD_S
+        if late > LAG_REPORT_S:
+            logger.warning("the event loop was blocked", late_s=round(late, 2))
