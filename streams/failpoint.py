@@ -6,6 +6,7 @@ comparison.
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 
@@ -35,7 +36,8 @@ FAILPOINTS = frozenset(
 )
 
 _name, _, _count = os.environ.get(VARIABLE, "").partition(":")
-_left = int(_count or 1)
+_passes = itertools.count(1)
+_fatal_pass = int(_count or 1)
 
 if _name and _name not in FAILPOINTS:
     raise ValueError(f"{VARIABLE}={_name}: no such failpoint; there are {', '.join(sorted(FAILPOINTS))}")
@@ -43,9 +45,5 @@ if _name and _name not in FAILPOINTS:
 
 def failpoint(name: str) -> None:
     """Die here if the environment says so."""
-    global _left
-    if name != _name:
-        return
-    _left -= 1
-    if _left == 0:
+    if name == _name and next(_passes) == _fatal_pass:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,8 +1,8 @@
 """The log of one namespace, in records: where every role reads and writes.
 
 Three ways to read: `follow` (a log reader from positions), `join` (a consumer group), `streams.table` (the last record of each key, live).
-Two ways to write: `writer` and `streams.cas`. Bytes that cannot be used go to the dead letters with the reason, and the reader goes on; where the
-topic is strict, an unknown type or major stops it (R4).
+Two ways to write: `writer` and `streams.cas`. Bytes that cannot be used go to the dead letters with the reason, and the reader goes on;
+where the topic is strict, an unknown type or major stops it (R4).
 """
 
 from __future__ import annotations

@@ -91,14 +91,16 @@ def run_process(main: Role, log_of: LogFactory, *, role: str, ready_file: Path |
         async with log_of(role) as log:
             await supervise(main, log, watch, ready_file)
 
+    failures: list[SeamlessFlowError] = []
     try:
         anyio.run(body, backend_options={"loop_factory": uvloop.new_event_loop})
     except* SeamlessFlowError as group:
-        error = first_error(group)
-        logger.error("stopped", error=type(error).__name__, message=str(error))
-        print(f"seamlessflow {role}: {error}", file=sys.stderr, flush=True)
-        return error.exit_code
-    return 0
+        failures.append(first_error(group))
+    if not failures:
+        return 0
+    logger.error("stopped", error=type(failures[0]).__name__, message=str(failures[0]))
+    print(f"seamlessflow {role}: {failures[0]}", file=sys.stderr, flush=True)
+    return failures[0].exit_code
 
 
 class LogFactory(Protocol):
