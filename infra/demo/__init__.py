@@ -1,0 +1,1 @@
+"""The demo: a small model, a task that it learns in minutes, and everything that shows it."""
