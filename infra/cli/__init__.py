@@ -1,0 +1,1 @@
+"""The command `seamlessflow`. Modules here import light things only; whatever is heavy is imported inside a command."""
