@@ -15,19 +15,29 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from schemas.session import Sampling
 from schemas.span import Finish
 from schemas.training import WeightVersion
 
 
+class JobId(NamedTuple):
+    """One try at one request: a request that comes back under a new epoch is another job, so late tokens of the old one are strangers."""
+
+    partition: int
+    request: int
+    epoch: int
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request to generate for. `prefix` is the prompt followed by the `emitted` tokens that were already sampled."""
+    """One request to generate for. `prefix` is the prompt followed by the `emitted` tokens that were already sampled.
 
-    request: tuple[int, int]
-    """(partition, offset of the Request)."""
+    Without a seed in `sampling` an engine derives one from (partition, request), so that the next owner draws on alike.
+    """
+
+    id: JobId
     prefix: Sequence[int]
     sampling: Sampling
     emitted: int = 0
@@ -37,7 +47,7 @@ class Job:
 class Emission:
     """Tokens of one job since its last emission, all of one version. `finish` ends the job; `detail` explains `failed`."""
 
-    request: tuple[int, int]
+    id: JobId
     tokens: list[int]
     logprobs: list[float]
     version: int
@@ -83,7 +93,7 @@ class Engine(Protocol):
         """
         ...
 
-    async def abort(self, request: tuple[int, int]) -> None:
+    async def abort(self, job: JobId) -> None:
         """End a job without a further emission. An unknown job is no error."""
         ...
 
