@@ -1,0 +1,176 @@
+"""The owner: folds the partitions that are granted to it, runs their requests, and hands their spans to the writer.
+
+One task calls `reconcile` and `take_in`, so that no record meets a fold that it was not read for. Another calls `absorb`.
+
+Invariants:
+- R1: the Claim is written first, and nothing runs before it was read back; a greater Claim ends the holding at once;
+- R2: spans leave in the order in which their tokens were sampled, through a writer that resends the same records;
+- a holding is given up only after its jobs were aborted and what they had sampled stands in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import structlog
+
+from schemas.identity import Position
+from schemas.record import Record
+from schemas.session import Claim
+from schemas.span import Span
+from schemas.topics import SESSIONS
+from streams.codec import Entry
+from streams.failpoint import failpoint
+from streams.log import Log, LogReader, RecordWriter
+from workers.ledger import Change, Claimed, Extended, Requested, RequestEnded, RequestState, SessionEnded, SessionState
+from workers.positions import find_starts
+from workers.rollout.admission import Admission, Candidate
+from workers.rollout.engines.base import Emission, Engine, Job, JobId
+from workers.rollout.holdings import Granted, Holding, granted_to, reconcile
+from workers.rollout.spans import OwnedSpan, SpanBuffers
+
+logger = structlog.get_logger()
+
+
+class Owner:
+    """One incarnation of a node, between its log and its engine."""
+
+    def __init__(
+        self, log: Log, node: str, incarnation: str, engine: Engine, writer: RecordWriter, sessions: LogReader, buffers: SpanBuffers
+    ) -> None:
+        self._log, self._engine, self._writer, self._sessions, self._buffers = log, engine, writer, sessions, buffers
+        self.node, self.incarnation = node, incarnation
+        self.holdings: dict[int, Holding] = {}
+        self._admission = Admission()
+
+    async def reconcile(self, rows: Mapping[bytes, Entry[Record]]) -> bool:
+        """Give up and take partitions as the newest Grants say; answers whether anything changed."""
+        plan = reconcile(self.holdings, granted_to(rows, self.node, self.incarnation))
+        if plan.release:
+            await self.release(plan.release)
+        if plan.take:
+            await self._take(plan.take)
+        return bool(plan.release or plan.take)
+
+    async def release(self, partitions: Sequence[int]) -> None:
+        """Abort, write what was sampled, wait until it stands in the log, and forget."""
+        for partition in partitions:
+            for job in self._admission.release(partition):
+                await self._engine.abort(job)
+            await self.write(self._buffers.release(partition))
+            self._sessions.remove(partition)
+            del self.holdings[partition]
+        await self._writer.flush()
+        logger.info("released", partitions=list(partitions))
+
+    async def take_in(self, entries: Sequence[Entry[Record]]) -> None:
+        """Fold records of `sessions`, and act on what they change."""
+        failpoint("rollout.after_poll")
+        for entry in entries:
+            holding = self.holdings.get(entry.partition)
+            if holding is None or entry.offset < holding.ledger.next:
+                continue
+            change = holding.ledger.apply(entry.offset, entry.record)
+            if change is not None:
+                await self._act(holding, change)
+        await self._submit()
+
+    async def absorb(self, emissions: Sequence[Emission], now: float) -> None:
+        """Take tokens of the engine, and write the spans that they complete."""
+        spans = self._buffers.absorb(emissions, now)
+        for emission in emissions:
+            if emission.finish is not None:
+                self._admission.end(emission.id)
+        await self.write(spans)
+
+    async def write(self, spans: Sequence[OwnedSpan]) -> None:
+        """Hand spans to the writer, in order."""
+        for owned in spans:
+            if owned.span.finish is not None:
+                failpoint("rollout.before_closing_span")
+            await self._writer.send(SESSIONS, owned.partition, owned.span)
+            failpoint("rollout.after_closing_span" if owned.span.finish is not None else "rollout.mid_span")
+
+    def positions(self) -> dict[int, Position]:
+        """R5: where another owner may start, for the partitions that are live."""
+        return {partition: holding.ledger.position() for partition, holding in self.holdings.items() if holding.is_live}
+
+    def waiting(self) -> int:
+        """Requests that the folds show as running."""
+        return sum(len(holding.ledger.unfinished()) for holding in self.holdings.values())
+
+    async def _take(self, granted: Mapping[int, Granted]) -> None:
+        starts = await find_starts(self._log, granted, {partition: grant.epoch for partition, grant in granted.items()})
+        for partition, grant in granted.items():
+            start = starts[partition]
+            self.holdings[partition] = Holding(partition, grant.epoch, start.ledger())
+            self._sessions.add(partition, start.position.offset)
+            if start.floor is not None:
+                logger.error("retention passed every Position: earlier sessions of this partition are lost", partition=partition)
+            claim = Claim(
+                epoch=grant.epoch, node=self.node, incarnation=self.incarnation, cause=grant.cause, reset=start.floor is not None
+            )
+            await self._writer.send(SESSIONS, partition, claim)
+            failpoint("rollout.before_own_claim")
+        logger.info("taken", partitions=sorted(granted))
+
+    async def _act(self, holding: Holding, change: Change) -> None:
+        match change:
+            case Claimed(claim):
+                await self._claimed(holding, claim)
+            case Requested(session, request) if request.end is None and holding.is_live:
+                self._offer(holding, session, request)
+            case Extended(_, request) if request.end is not None:
+                self._admission.end(JobId(holding.partition, request.offset, holding.epoch))
+            case RequestEnded(_, request):
+                await self._stop(JobId(holding.partition, request.offset, holding.epoch))
+            case SessionEnded(session):
+                for number in session.requests:
+                    await self._stop(JobId(holding.partition, number, holding.epoch))
+                holding.ledger.forget(session)
+
+    async def _claimed(self, holding: Holding, claim: Claim) -> None:
+        if claim.epoch > holding.epoch:
+            await self._lose(holding, claim)
+        elif claim.epoch == holding.epoch:
+            holding.is_live = True
+            for session, request in holding.ledger.unfinished():
+                self._offer(holding, session, request)
+
+    async def _lose(self, holding: Holding, claim: Claim) -> None:
+        logger.warning("lost a partition", partition=holding.partition, to=claim.node, epoch=claim.epoch)
+        for job in self._admission.release(holding.partition):
+            await self._engine.abort(job)
+        self._buffers.release(holding.partition)  # spans of a fenced epoch would not count
+        self._sessions.remove(holding.partition)
+        del self.holdings[holding.partition]
+
+    def _offer(self, holding: Holding, session: SessionState, request: RequestState) -> None:
+        self._admission.offer(Candidate(JobId(holding.partition, request.offset, holding.epoch), session, request))
+
+    async def _submit(self) -> None:
+        for candidate in self._admission.take():
+            if candidate.is_poison:
+                await self._refuse(candidate)
+                continue
+            request = candidate.request
+            self._buffers.open(
+                candidate.id, session=candidate.session.offset, start=request.accepted, stream=request.record.stream
+            )
+            prefix = request.prompt_ids() + request.token_ids()
+            await self._engine.submit(Job(candidate.id, prefix, request.record.sampling, request.accepted))
+
+    async def _refuse(self, candidate: Candidate) -> None:
+        logger.error("a request killed its owners", request=candidate.id, deaths=candidate.request.deaths)
+        self._admission.end(candidate.id)
+        span = Span(
+            session=candidate.session.offset, request=candidate.id.request, epoch=candidate.id.epoch, start=candidate.request.accepted,
+            tokens=b"", logprobs=b"", version=max(0, self._engine.version), kv_version=0, finish="failed",
+            detail=f"{candidate.request.deaths} owners died on this request without progress",
+        )
+        await self.write([OwnedSpan(candidate.id.partition, span)])
+
+    async def _stop(self, job: JobId) -> None:
+        self._admission.end(job)
+        self._buffers.drop(job)
+        await self._engine.abort(job)

@@ -1,0 +1,198 @@
+"""A rollout worker: one node, its engine, and the partitions that it is granted.
+
+Its tasks: fold and act (`_own`), write what the engine samples (`_emit`, `_flush_due`), load versions in their order (`_follow_weights`),
+say that it lives while its engine makes progress (`_report`), keep Positions (`_commit`). A clean stop gives everything back and says so.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+
+from schemas.errors import EngineError, NoProgress
+from schemas.node import NodeStatus, State
+from schemas.topics import GRANTS, NODES, SESSIONS, TRAINING
+from schemas.training import WeightVersion
+from streams.log import Log, LogReader, RecordWriter
+from streams.service import Role, Watch
+from streams.table import Table, open_table
+from workers.positions import commit_positions
+from workers.rollout.engines.base import Engine
+from workers.rollout.owner import Owner
+from workers.rollout.settings import RolloutSettings
+from workers.rollout.spans import SpanBuffers
+
+POLL_S = 0.05
+"""Longest wait for records of `sessions`: how late a new Grant may be noticed."""
+LEAVE_S = 8.0
+
+logger = structlog.get_logger()
+
+
+def role(settings: RolloutSettings) -> Role:
+    """The rollout role with these settings."""
+
+    async def run(log: Log, watch: Watch, *, task_status: TaskStatus[None]) -> None:
+        async with _open_worker(settings, log, watch) as worker, anyio.create_task_group() as tasks:
+            tasks.start_soon(worker.emit)
+            tasks.start_soon(worker.flush_due)
+            tasks.start_soon(worker.follow_weights)
+            tasks.start_soon(worker.follow_grants)
+            tasks.start_soon(worker.report)
+            tasks.start_soon(worker.commit)
+            task_status.started()
+            await worker.own()
+
+    return run
+
+
+def open_engine(settings: RolloutSettings) -> AbstractAsyncContextManager[Engine]:
+    """The engine that the settings name. Imports torch only where it runs."""
+    if settings.engine == "paced":
+        from workers.rollout.engines.paced import paced_engine
+
+        return paced_engine(settings.paced_tokens_per_s, settings.paced_first_token_s)
+    from workers.rollout.engines.torch import torch_engine
+
+    return torch_engine(settings.model_dir, batch=settings.batch)
+
+
+@asynccontextmanager
+async def _open_worker(settings: RolloutSettings, log: Log, watch: Watch) -> AsyncIterator[Worker]:
+    async with (
+        open_engine(settings) as engine,
+        log.writer() as writer,
+        open_table(log, GRANTS) as grants,
+        log.follow(SESSIONS, {}) as sessions,
+    ):
+        buffers = SpanBuffers(settings.stream_tokens, settings.flush_s)
+        owner = Owner(log, settings.node, secrets.token_hex(8), engine, writer, sessions, buffers)
+        worker = Worker(settings, log, watch, engine, writer, grants, sessions, owner, buffers)
+        try:
+            yield worker
+        finally:
+            with anyio.move_on_after(LEAVE_S, shield=True):
+                await worker.leave()
+
+
+@dataclass
+class Worker:
+    """The tasks of one rollout node; each runs until it is cancelled."""
+
+    settings: RolloutSettings
+    log: Log
+    watch: Watch
+    engine: Engine
+    writer: RecordWriter
+    grants: Table
+    sessions: LogReader
+    owner: Owner
+    buffers: SpanBuffers
+    _grants_changed: bool = True
+    _grants_done: int = 0
+    _tokens: int = -1
+    _progress_at: float = 0.0
+
+    async def own(self) -> None:
+        """Fold the held partitions, run their requests, follow the grants. One task does all of it: no record meets a foreign fold."""
+        while True:
+            if self._grants_changed:
+                self._grants_changed = False
+                position = self.grants.position
+                changed = await self.owner.reconcile(self.grants.rows)
+                self._grants_done = position
+                if changed:
+                    await self._say(self._state())
+            await self.owner.take_in(await self.sessions.read(timeout_s=POLL_S))
+
+    async def emit(self) -> None:
+        """Write what the engine samples."""
+        async for emissions in self.engine.emissions():
+            await self.owner.absorb(emissions, anyio.current_time())
+        raise EngineError("the engine ended by itself")
+
+    async def flush_due(self) -> None:
+        """Write tokens that have waited long enough."""
+        while True:
+            await anyio.sleep(self.settings.flush_s / 5)
+            await self.owner.write(self.buffers.due(anyio.current_time()))
+
+    async def follow_grants(self) -> None:
+        """Keep the table of grants."""
+        while True:
+            if await self.grants.update(timeout_s=1.0):
+                self._grants_changed = True
+
+    async def follow_weights(self) -> None:
+        """Load the newest version, whenever there is one. Announcing is not acting: the engine takes it at its own barrier (R8)."""
+        async with self.log.follow_all(TRAINING) as training:
+            while True:
+                entries = await training.read(timeout_s=1.0)
+                versions = [entry.record for entry in entries if isinstance(entry.record, WeightVersion)]
+                if versions and versions[-1].version > self.engine.version:
+                    await self._load(versions[-1])
+
+    async def report(self) -> None:
+        """Say once a period that this node lives, as long as its engine makes progress.
+
+        :raises NoProgress: the engine has work and sampled nothing for the watch's limit.
+        """
+        while True:
+            if self._is_stalled():
+                logger.error("the engine has work and samples nothing: not reported as alive")
+            else:
+                await self._say(self._state())
+            await anyio.sleep(self.settings.report_s)
+
+    async def commit(self) -> None:
+        """Keep Positions, where they moved."""
+        kept: dict[int, object] = {}
+        while True:
+            await anyio.sleep(self.settings.commit_s)
+            moved = {partition: position for partition, position in self.owner.positions().items() if kept.get(partition) != position}
+            if moved:
+                await commit_positions(self.log, moved)
+                kept.update(moved)
+
+    async def leave(self) -> None:
+        """Give everything back: partial spans are written, Positions kept, and the last word is `left`."""
+        positions = self.owner.positions()
+        await self.owner.release(list(self.owner.holdings))
+        if positions:
+            await commit_positions(self.log, positions)
+        self._grants_done = self.grants.position
+        await self._say("left")
+        await self.writer.flush()
+
+    async def _load(self, version: WeightVersion) -> None:
+        with self.watch.waiting_for(f"the engine to load version {version.version}"):
+            await self.engine.load(version)
+        logger.info("serving", version=version.version)
+        await self._say(self._state())
+
+    def _state(self) -> State:
+        return "serving" if self.engine.version >= 0 else "loading"
+
+    async def _say(self, state: State) -> None:
+        load = self.engine.load_now()
+        status = NodeStatus(
+            node=self.owner.node, incarnation=self.owner.incarnation, tags=["rollout"], state=state, capacity=self.settings.capacity,
+            version=self.engine.version, grants_seen=self._grants_done, partitions=sorted(self.owner.holdings),
+            running=load.running, waiting=load.waiting, tokens=load.tokens,
+        )
+        await self.writer.send(NODES, 0, status)
+
+    def _is_stalled(self) -> bool:
+        now, load = anyio.current_time(), self.engine.load_now()
+        if load.tokens != self._tokens or not load.running:
+            self._tokens, self._progress_at = load.tokens, now
+        stalled_s = now - self._progress_at
+        if stalled_s > self.watch.limit_s:
+            raise NoProgress(f"the engine has {load.running} requests and sampled nothing for {stalled_s:.0f} s")
+        return stalled_s > self.settings.stall_s
