@@ -33,6 +33,11 @@ Resolve = Callable[[Path], None]
 """Puts all jars into the folder given, or raises SetupError."""
 
 
+def are_cached() -> bool:
+    """True where `kafka_jars` needs no network."""
+    return _home().is_dir()
+
+
 def kafka_jars() -> Path:
     """The folder of the jars in the user's cache; resolved first where it is missing.
 
@@ -40,7 +45,7 @@ def kafka_jars() -> Path:
     """
     ways = [maven, jgo] if shutil.which("mvn") else [jgo]
     try:
-        return filled(cache_dir() / "kafka" / KAFKA_VERSION, lambda folder: resolve(folder, ways))
+        return filled(_home(), lambda folder: resolve(folder, ways))
     except OSError as failure:
         raise SetupError(f"the cache {cache_dir()} cannot be written: {failure}; free it or set XDG_CACHE_HOME") from failure
 
@@ -105,6 +110,10 @@ def pom_text() -> str:
         "  <groupId>seamlessflow</groupId><artifactId>local-kafka</artifactId><version>1</version><packaging>pom</packaging>\n"
         f"  <dependencies>\n{dependencies}\n  </dependencies>\n</project>\n"
     )
+
+
+def _home() -> Path:
+    return cache_dir() / "kafka" / KAFKA_VERSION
 
 
 def _require_complete(folder: Path) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 
 from confluent_kafka import KafkaException, Producer
 
-_SILENT = logging.getLogger("seamlessflow.broker.ready")
-_SILENT.addHandler(logging.NullHandler())
-_SILENT.propagate = False
+from infra.broker.admin import SILENT
 
 TRY_S = 5.0
 """How long one try of either check may take."""
@@ -24,7 +21,7 @@ def is_ready(bootstrap: str, nodes: int) -> bool:
         "reconnect.backoff.max.ms": 200,
         "retry.backoff.ms": 50,
     }
-    producer = Producer(settings, logger=_SILENT)
+    producer = Producer(settings, logger=SILENT)
     try:
         if len(producer.list_topics(timeout=TRY_S).brokers) < nodes:
             return False

@@ -1,0 +1,65 @@
+"""`seamlessflow`: the table of commands, and the edge where an error becomes one line and an exit code.
+
+Invariants: `--help` imports none of torch, transformers, confluent_kafka and pydantic; a SeamlessFlowError never shows a traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from schemas.errors import SeamlessFlowError, UsageError
+
+app = App(
+    name="seamlessflow",
+    help="Reinforcement learning of language-model agents over Kafka: every step, span and weight version is a record.",
+    help_format="plaintext",  # a Markdown reader costs a quarter of a second
+    help_epilogue="`seamlessflow errors` lists exit codes and what to do.",
+    version="0.1.0",
+    exit_on_error=False,
+    result_action="return_value",
+)
+
+COMMANDS = {
+    "up": ("infra.cli.local:up", "Start a local Kafka in the run folder and print its address."),
+    "down": ("infra.cli.local:down", "Stop the local Kafka of the run folder; its data stays."),
+    "status": ("infra.cli.local:status", "Show the cluster: address, brokers, topics."),
+    "fetch": ("infra.cli.local:fetch", "Fetch what a local Kafka needs into the user's cache."),
+    "topics": ("infra.cli.topics:topics", "Compare the topics of the table with the cluster, or create them."),
+    "tail": ("infra.cli.tail:tail", "Print the records of a topic as they come."),
+    "run": ("infra.cli.run:run", "Run one role in this process."),
+    "errors": ("infra.cli.listing:errors", "List exit codes, what each means, and what to do."),
+}
+"""Name, place and one line of each command; its module is imported when it is asked for."""
+
+for _name, (_place, _help) in COMMANDS.items():
+    app.command(_place, name=_name, help=_help)
+
+config = App(name="config", help="Look at settings.")
+config.command("infra.cli.listing:show", name="show")
+app.command(config)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The console script: run a command and end the process with its exit code."""
+    sys.exit(execute(arguments))
+
+
+def execute(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; answers the exit code. Errors are one line on standard error."""
+    try:
+        answer = app(arguments)
+    except CycloptsError:
+        return UsageError.exit_code  # the line was printed
+    except SeamlessFlowError as error:
+        print(f"seamlessflow: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter complains while it flushes
+        return 0
+    return answer if isinstance(answer, int) else 0

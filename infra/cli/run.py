@@ -1,0 +1,48 @@
+"""`run ROLE`: one role in this process."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from infra.cli.where import AS_SET, Where
+
+
+def run(
+    role: str,
+    /,
+    *,
+    set_: Annotated[tuple[str, ...], Parameter(name=["--set", "-s"], negative="", help="A setting of the role, as name=value.")] = (),
+    ready_file: Annotated[Path | None, Parameter(help="Written once the role can work: its name and pid, as JSON.")] = None,
+    limit_s: Annotated[float, Parameter(help="Seconds without progress before the process gives up (exit code 40).")] = 60.0,
+    where: Where = AS_SET,
+) -> int:
+    """Run one role until SIGTERM: gateway, rollout, assembler, reward, source, scheduler, agents or trainer."""
+    from streams.kafka import connect
+
+    from infra.cli.roles import entry, known_sections
+    from schemas.settings import load_settings, require_sections
+    from streams.service import run_process
+
+    require_sections(where.file(), known_sections())
+    chosen, connection = entry(role), where.connection()
+    settings, _ = load_settings(chosen.settings(), role, assignments(set_), file=where.file())
+    serve = partial(chosen.serve(), settings)
+    log_of = partial(connect, connection.address(), connection.namespace)
+    return run_process(serve, log_of, role=role, ready_file=ready_file, limit_s=limit_s)
+
+
+def assignments(pairs: tuple[str, ...]) -> dict[str, str]:
+    """`name=value` texts as a mapping.
+
+    :raises UsageError: one has no `=`.
+    """
+    from schemas.errors import UsageError
+
+    wrong = [pair for pair in pairs if "=" not in pair]
+    if wrong:
+        raise UsageError(f"--set {wrong[0]}: expected name=value")
+    return dict(pair.split("=", 1) for pair in pairs)
