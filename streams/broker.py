@@ -20,6 +20,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from schemas.errors import BrokerError
 
 Headers = tuple[tuple[str, bytes], ...]
@@ -35,9 +37,11 @@ class Place(NamedTuple):
     partition: int
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """What a reader gets: bytes, and where they stand. `timestamp_ms` is the broker's (LogAppendTime), milliseconds since 1970."""
+class Message(msgspec.Struct, frozen=True):
+    """What a reader gets: bytes, and where they stand. `timestamp_ms` is the broker's (LogAppendTime), milliseconds since 1970.
+
+    A struct, not a dataclass: a frozen dataclass takes five times as long to make, which is a third of a read.
+    """
 
     topic: str
     partition: int
@@ -48,8 +52,7 @@ class Message:
     headers: Headers = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(msgspec.Struct, frozen=True):
     """What a writer gives."""
 
     topic: str
