@@ -1,0 +1,5 @@
+"""The audit: a second, naive reading of the log that trusts nothing which the system computed.
+
+It shares no fold, no codec and no client with the processes that it judges: bytes come through confluent-kafka, records through plain
+msgpack. Where the two readings differ, one of them is wrong.
+"""

@@ -1,0 +1,182 @@
+"""R6, first half: each ended session has one Trajectory that counts, equal to what its records say.
+
+A Trajectory counts where its `close` lies above every earlier one of its partition; the others are duplicates and harmless, as long as
+the session has one that counts. What a Trajectory must hold:
+- its session's Open (check, purpose, group, member, attempt, payload, model), and of the Close its offset, outcome and reward;
+- one node a request, in the order of the requests: the request's own tokens, then the accepted ones; base and base_length as parent and
+  parent_length; mask 1 exactly on accepted tokens of requests that ended by `stop` or `length`; logprobs 0.0 and version −1 where given.
+
+Held in memory: one Kept per Trajectory that counts, with masks and versions of its nodes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy
+
+from infra.audit.entry import Entry, Fields
+from infra.audit.findings import Findings
+from infra.audit.sessions import TOKEN_BYTES, PartitionRead, RequestRead, SessionRead
+
+GIVEN_VERSION = -1
+
+
+@dataclass(frozen=True, slots=True)
+class KeptNode:
+    """What training needs of a node: `mask` uint8[n], `versions` int32[n], its place in the tree."""
+
+    parent: int
+    parent_length: int
+    mask: bytes
+    versions: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A Trajectory that counts."""
+
+    entry_offset: int
+    session: int
+    close: int
+    purpose: str
+    group: int | None
+    member: int | None
+    nodes: list[KeptNode]
+
+    @property
+    def trainable(self) -> bool:
+        """True where a token has mask 1."""
+        return any(1 in node.mask for node in self.nodes)
+
+
+@dataclass(slots=True)
+class PartitionTrajectories:
+    """The Trajectories of one partition from offset `begin`: those that count by offset; all offsets with their Close; duplicates."""
+
+    begin: int = 0
+    counted: dict[int, Kept] = field(default_factory=dict)
+    closes: dict[int, int] = field(default_factory=dict)
+    duplicates: set[int] = field(default_factory=set)
+    sessions: set[int] = field(default_factory=set)
+    greatest_close: int = -1
+
+    def close_below(self, offset: int) -> int:
+        """The greatest Close among the Trajectories below `offset`; −1 without any."""
+        return max((close for at, close in self.closes.items() if at < offset), default=-1)
+
+
+Trajectories = defaultdict[int, PartitionTrajectories]
+
+
+def read_trajectories(
+    entries: Iterable[Entry], partitions: Mapping[int, PartitionRead], starts: Mapping[int, int], findings: Findings
+) -> Trajectories:
+    """Check each Trajectory against its session; keep those that count. `starts`: the first offset left in each partition."""
+    read: Trajectories = defaultdict(PartitionTrajectories)
+    read.update({partition: PartitionTrajectories(begin) for partition, begin in starts.items()})
+    for entry in entries:
+        _compare(entry, partitions.get(entry.partition), findings)
+        _keep(entry, read[entry.partition])
+    return read
+
+
+def check_complete(
+    partitions: Mapping[int, PartitionRead], read: Trajectories, ended_before_ms: int, findings: Findings
+) -> None:
+    """Every session that ended before `ended_before_ms` (and not by a reset) has a Trajectory that counts."""
+    for partition, sessions in partitions.items():
+        written = read[partition].sessions
+        for session in sessions.sessions.values():
+            if session.closed is None or session.ended_by_reset or session.closed.timestamp_ms > ended_before_ms:
+                continue
+            opened = session.entry.offset
+            findings.need(opened in written, "R6", session.closed, "session %d ended here and has no Trajectory that counts", opened)
+
+
+def _keep(entry: Entry, read: PartitionTrajectories) -> None:
+    read.closes[entry.offset] = entry["close"]
+    if entry["close"] <= read.greatest_close:
+        read.duplicates.add(entry.offset)
+        return
+    read.greatest_close = entry["close"]
+    read.sessions.add(entry["session"])
+    nodes = [KeptNode(node["parent"], node["parent_length"], node["mask"], node["versions"]) for node in entry["nodes"]]
+    read.counted[entry.offset] = Kept(
+        entry.offset, entry["session"], entry["close"], entry["purpose"], entry["group"], entry["member"], nodes
+    )
+
+
+def _compare(entry: Entry, partition: PartitionRead | None, findings: Findings) -> None:
+    if partition is None or entry["session"] < partition.begin:
+        return  # its records are older than what retention left
+    session = partition.sessions.get(entry["session"])
+    ended = session is not None and session.closed is not None
+    if not findings.need(ended, "R6", entry, "session %d is not ended, or not in the log", entry["session"]):
+        return
+    assert session is not None
+    for said, expected, name in _differences(entry, session):
+        findings.need(False, "R6", entry, "session %d: %s is %s, the log says %s", entry["session"], name, said, expected)
+
+
+Difference = tuple[object, object, str]
+
+
+def _differences(entry: Entry, session: SessionRead) -> Iterator[Difference]:
+    assert session.closed is not None
+    expected = {name: session.entry[name] for name in ("check", "purpose", "group", "member", "attempt", "payload", "model")}
+    expected["close"] = session.closed.offset
+    if session.closed.type == "Close":
+        expected |= {"outcome": session.closed["outcome"], "reward": session.closed["reward"]}
+    for name, value in expected.items():
+        if entry[name] != value:
+            yield entry[name], value, name
+    yield from _node_differences(entry["nodes"], list(session.requests.values()))
+
+
+def _node_differences(nodes: list[Fields], requests: list[RequestRead]) -> Iterator[Difference]:
+    said, expected = [node["request"] for node in nodes], [request.offset for request in requests]
+    if said != expected:
+        yield said, expected, "its list of requests"
+        return
+    indexes = {offset: index for index, offset in enumerate(expected)}
+    for index, (node, request) in enumerate(zip(nodes, requests, strict=True)):
+        for name, value in _expected_node(request, indexes).items():
+            if node[name] != value:
+                yield _shown(name, node[name]), _shown(name, value), f"{name} of node {index}"
+
+
+def _expected_node(request: RequestRead, indexes: Mapping[int, int]) -> Fields:
+    given = len(request.entry["tokens"]) // TOKEN_BYTES
+    trained = 1 if request.end in ("stop", "length") else 0
+    return {
+        "parent": indexes.get(request.entry["base"], -1),
+        "parent_length": request.prefix_length,
+        "prompt": given,
+        "tokens": request.entry["tokens"] + bytes(request.tokens),
+        "mask": bytes(given) + bytes([trained]) * request.accepted,
+        "logprobs": bytes(given * TOKEN_BYTES) + bytes(request.logprobs),
+        "versions": _expected_versions(request, given),
+        "sampling": request.entry["sampling"],
+        "end": request.end,
+    }
+
+
+def _expected_versions(request: RequestRead, given: int) -> bytes:
+    values = [GIVEN_VERSION] * given
+    for span in request.spans:
+        values += [span.version] * span.length
+    return numpy.array(values, "<i4").tobytes()
+
+
+_DTYPES = {"tokens": "<i4", "versions": "<i4", "logprobs": "<f4", "mask": "u1"}
+
+
+def _shown(name: str, value: object) -> object:
+    """An array for people: its first values and its length."""
+    if name not in _DTYPES or not isinstance(value, bytes):
+        return value
+    values = numpy.frombuffer(value, _DTYPES[name]).tolist()
+    return f"{values[:8]}{' …' if len(values) > 8 else ''} ({len(values)})"

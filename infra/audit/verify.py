@@ -1,0 +1,188 @@
+"""One audit: read the log topic by topic, hand each to its checker, sum up.
+
+Invariant: a verdict is a function of the log, the files that it names, and the options; nothing is written.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from infra.audit.cas import check_tasks, check_writes
+from infra.audit.entry import Entry, Unreadable, read_entry
+from infra.audit.figures import SessionFigures, session_figures
+from infra.audit.findings import RULES, Findings, Place, Violation
+from infra.audit.grants import Grants
+from infra.audit.log import Log
+from infra.audit.positions import check_positions
+from infra.audit.scores import read_scores
+from infra.audit.sessions import PartitionRead
+from infra.audit.training import TrainingRead
+from infra.audit.trajectories import Trajectories, check_complete, read_trajectories
+from infra.audit.weights import WeightFiles, check_span_versions
+
+
+@dataclass(frozen=True, slots=True)
+class AuditOptions:
+    """`staleness_bound` in versions, checked where given. `grace_ms`: what younger records refer to may not be written yet. `kills_ms`:
+    when owners were killed. `weights`: read the files of the versions."""
+
+    staleness_bound: int | None = None
+    grace_ms: int = 0
+    kills_ms: tuple[int, ...] = ()
+    weights: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What an audit says. `checked` counts checks by rule; `records` by topic; `dead_letters` by topic and reason."""
+
+    violations: list[Violation]
+    checked: dict[str, int]
+    records: dict[str, int]
+    figures: SessionFigures
+    trajectories: int
+    undecided: int
+    steps: int
+    versions: int
+    trained_tokens: int
+    trained_twice: int
+    staleness_max: int | None
+    dropped: dict[str, int]
+    dead_letters: dict[str, int]
+
+    @property
+    def audit_ok(self) -> bool:
+        """True without a violation."""
+        return not self.violations
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, with the session figures beside the others."""
+        said = {"audit_ok": self.audit_ok, **asdict(self)}
+        said |= said.pop("figures")
+        said["violations"] = [violation._asdict() for violation in self.violations]
+        said["takeover_s"] = max((t.seconds for t in self.figures.takeovers if t.cause == "dead" and t.seconds is not None), default=None)
+        return said
+
+
+Progress = Callable[[str, int], None]
+"""Told a topic and how many of its messages were read."""
+
+PROGRESS_EVERY = 1000
+
+
+class Audit:
+    """One reading of one log; `run` answers the verdict. Its attributes are what the readings so far found, for the next ones to refer
+    to."""
+
+    def __init__(self, log: Log, options: AuditOptions | None = None, progress: Progress | None = None) -> None:
+        self._log = log
+        self._options = options or AuditOptions()
+        self._progress = progress or (lambda topic, count: None)
+        self._records: Counter[str] = Counter()
+        self._before_ms = log.end_ms - self._options.grace_ms
+        self.findings = Findings()
+
+    def run(self) -> Verdict:
+        """Read everything.
+
+        :raises BrokerError: the log cannot be read; see `infra.audit.log`.
+        """
+        grants = Grants.read(check_writes(self._entries("grants"), self.findings), max(self._log.ends("grants").values(), default=0))
+        partitions = self._sessions(grants)
+        starts = self._log.starts("trajectories")
+        trajectories = read_trajectories(self._entries("trajectories"), partitions, starts, self.findings)
+        check_complete(partitions, trajectories, self._before_ms, self.findings)
+        self._positions(partitions, trajectories)
+        training = self._training(trajectories)
+        if training.versions:
+            check_span_versions(partitions, training.versions, self._before_ms, self.findings)
+        if self._options.weights:
+            WeightFiles(self.findings, lambda uri: self._progress("weights", 0)).check(training.versions.values())
+        return self._verdict(partitions, trajectories, training)
+
+    def _sessions(self, grants: Grants) -> dict[int, PartitionRead]:
+        starts = self._log.starts("sessions")
+        read = {partition: self._partition(partition, start, grants) for partition, start in starts.items()}
+        for message, found in self._decoded("sessions"):
+            if isinstance(found, Unreadable):
+                read[message.partition].unreadable(message, str(found), unknown=found.unknown)
+            else:
+                read[message.partition].apply(found)
+        return read
+
+    def _partition(self, partition: int, start: int, grants: Grants) -> PartitionRead:
+        """From the beginning; where retention took it, from the owners' Position; without one, from the next reset (R5)."""
+        if start == 0:
+            return PartitionRead(partition, grants, self.findings)
+        offset, metadata = self._log.committed("rollout").get(partition, (-1, ""))
+        name, _, epoch = metadata.partition("=")
+        if offset >= start and name == "epoch" and epoch.lstrip("-").isdigit():
+            return PartitionRead(partition, grants, self.findings, begin=offset, epoch=int(epoch))
+        return PartitionRead(partition, grants, self.findings, begin=start, waiting=True)
+
+    def _positions(self, partitions: dict[int, PartitionRead], trajectories: Trajectories) -> None:
+        ends = self._log.ends("sessions")
+        check_positions(
+            "rollout", self._log.committed("rollout"), partitions, lambda _, session: session.closed is None, ends, self.findings
+        )
+        check_positions(
+            "assembler", self._log.committed("assembler"), partitions,
+            lambda partition, session: not session.ended_by_reset and session.entry.offset not in trajectories[partition].sessions,
+            ends, self.findings,
+        )
+
+    def _training(self, trajectories: Trajectories) -> TrainingRead:
+        scores = read_scores(self._entries("scores"), trajectories, self.findings)
+        tasks = check_writes(self._entries("tasks"), self.findings)
+        check_tasks(tasks, self.findings)
+        training = TrainingRead(trajectories, scores, self.findings, self._options.staleness_bound)
+        training.consumption.train_groups = frozenset(task["group"] for task in tasks if task["purpose"] == "train")
+        training.read(check_writes(self._entries("training"), self.findings))
+        return training
+
+    def _entries(self, topic: str) -> Iterator[Entry]:
+        """The records of a topic; what is none is a violation of R4 and passed over, as its readers do."""
+        for message, found in self._decoded(topic):
+            if self.findings.need(not isinstance(found, Unreadable), "R4", message, "%s", found):
+                assert isinstance(found, Entry)
+                yield found
+
+    def _decoded(self, topic: str) -> Iterator[tuple[Place, Entry | Unreadable]]:
+        counts = itertools.count(1)
+        for message, count in zip(self._log.read(topic), counts, strict=False):
+            self._records[topic] += 1
+            if count % PROGRESS_EVERY == 0:
+                self._progress(topic, count)
+            place = Place(topic, message.partition, message.offset)
+            try:
+                yield place, read_entry(message, topic)
+            except Unreadable as reason:
+                yield place, reason
+        self._progress(topic, self._records[topic])
+
+    def _dead_letters(self) -> dict[str, int]:
+        """Dead letters by topic and reason: they are reports of violations elsewhere, not violations."""
+        letters = (found for _, found in self._decoded("deadletter") if isinstance(found, Entry))
+        return dict(Counter(f"{letter['topic']}: {letter['reason']}" for letter in letters))
+
+    def _verdict(self, partitions: dict[int, PartitionRead], trajectories: Trajectories, training: TrainingRead) -> Verdict:
+        dead_letters = self._dead_letters()
+        return Verdict(
+            violations=sorted(self.findings.violations),
+            checked={rule: self.findings.checked[rule] for rule in RULES},
+            records=dict(self._records),
+            figures=session_figures(partitions, self._options.kills_ms),
+            trajectories=sum(len(read.counted) for read in trajectories.values()),
+            undecided=training.consumption.undecided(),
+            steps=len(training.steps),
+            versions=len(training.versions),
+            trained_tokens=len(training.times_trained),
+            trained_twice=training.trained_twice,
+            staleness_max=training.staleness_max,
+            dropped=dict(training.dropped),
+            dead_letters=dead_letters,
+        )

@@ -1,0 +1,67 @@
+"""The correct log passes; its figures are those of the story, counted by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from raw_log import complete_log
+
+from infra.audit.findings import RULES
+
+
+def test_a_correct_log_has_no_violation_and_every_rule_was_checked(tmp_path: Path) -> None:
+    verdict = complete_log(tmp_path).audit(staleness_bound=1)
+    assert verdict.violations == []
+    assert verdict.audit_ok
+    assert all(verdict.checked[rule] > 0 for rule in RULES)
+
+
+def test_sums_of_the_story(tmp_path: Path) -> None:
+    verdict = complete_log(tmp_path).audit()
+    assert (verdict.figures.sessions, verdict.figures.ended, verdict.figures.requests, verdict.figures.lost_requests) == (5, 5, 5, 0)
+    assert verdict.figures.tokens == 4 + 4 + 2 + 1 + 3
+    assert (verdict.trajectories, verdict.undecided, verdict.steps, verdict.versions) == (5, 0, 2, 3)
+    assert (verdict.trained_tokens, verdict.trained_twice, verdict.staleness_max) == (11, 0, 1)
+    assert verdict.dropped == {"empty": 1}
+    assert verdict.figures.ignored == {"claim not above the epoch in force": 1, "span of another epoch": 1}
+
+
+def test_the_takeover_is_told_from_bytes(tmp_path: Path) -> None:
+    figures = complete_log(tmp_path).audit(kills_ms=(1_000_650,)).figures
+    (takeover,) = figures.takeovers
+    assert (takeover.partition, takeover.offset, takeover.epoch, takeover.cause) == (0, 70, 30, "dead")
+    assert (takeover.unfinished, takeover.resumed, takeover.resumed_in_mid_generation) == (2, 2, 2)
+    assert figures.resumed_requests == 2
+    assert figures.resumed_at_accepted_length is True
+    assert takeover.seconds == (1_000_900 - 1_000_650) / 1000
+
+
+def test_without_a_kill_a_takeover_counts_from_the_last_counted_span(tmp_path: Path) -> None:
+    verdict = complete_log(tmp_path).audit()
+    assert verdict.figures.takeovers[0].seconds == (1_000_900 - 1_000_600) / 1000
+    assert verdict.as_json()["takeover_s"] == 0.3
+
+
+def test_a_request_without_an_end_is_lost(tmp_path: Path) -> None:
+    log = complete_log(tmp_path)
+    log.session(260, "Open", nonce=b"o1", check="ffffff")
+    log.session(270, "Request", session=260, nonce=b"o2", tokens=b"", sampling={"max_tokens": 1})
+    verdict = log.audit()
+    assert verdict.figures.lost_requests == 1
+    assert verdict.audit_ok
+
+
+def test_a_session_that_just_ended_may_wait_for_its_trajectory(tmp_path: Path) -> None:
+    log = complete_log(tmp_path)
+    log.session(260, "Open", nonce=b"o1", check="ffffff")
+    log.session(270, "Close", session=260)
+    assert log.audit(grace_ms=1).audit_ok
+    assert not log.audit(grace_ms=0).audit_ok
+
+
+def test_dead_letters_are_counted_by_topic_and_reason(tmp_path: Path) -> None:
+    log = complete_log(tmp_path)
+    letter = {"topic": "scores", "partition": 0, "offset": 7, "reason": "not msgpack", "reader": "trainer"}
+    for offset in (0, 1):
+        log.put_fields(("deadletter", 0, offset), {"type": "DeadLetter", **letter})
+    assert log.audit().dead_letters == {"scores: not msgpack": 2}
