@@ -4,7 +4,7 @@ defaults < TOML file (`seamlessflow.toml`: one table per role, `[connection]` fo
 Environment: `SEAMLESSFLOW_BOOTSTRAP` for `[connection]` fields, `SEAMLESSFLOW_GATEWAY_PORT` for a role's.
 
 Invariants: an unknown key in any layer is an error that names it and what there is; a layer that says nothing about a key leaves it to the
-layer below; models are frozen and read nothing by themselves.
+layer below; a model is frozen, and reads nothing by itself.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import os
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
-from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError
 
 from schemas.errors import UsageError
 
@@ -28,26 +28,10 @@ LOCAL_STATE = Path("kafka/state.json")
 """Where a local Kafka writes its address, below the run folder."""
 
 
-class Settings(BaseSettings):
-    """The base of every settings model. Construction takes what it is given and nothing else; `load_settings` does the reading."""
-
-    model_config = SettingsConfigDict(frozen=True, extra="forbid", env_nested_delimiter="__")
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Only the constructor's arguments."""
-        return (init_settings,)
-
-
-class Connection(Settings):
+class Connection(BaseModel):
     """What every process shares: which cluster, which names, which run folder."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     bootstrap: str | None = Field(None, description="Kafka's address, host:port[,host:port]; default: the local Kafka of the run folder")
     namespace: str = Field("seamlessflow.", description="prefix of all topic, group and transactional names")
@@ -71,7 +55,8 @@ class Connection(Settings):
             raise UsageError(f"{state} is not the state of a local Kafka: remove it, or set SEAMLESSFLOW_BOOTSTRAP") from failure
 
 
-AnySettings = TypeVar("AnySettings", bound=Settings)
+Model = TypeVar("Model", bound=BaseModel)
+"""A frozen pydantic model that forbids unknown keys."""
 
 
 class Loaded(NamedTuple):
@@ -82,13 +67,13 @@ class Loaded(NamedTuple):
 
 
 def load_settings(
-    model: type[AnySettings],
+    model: type[Model],
     section: str,
     flags: Mapping[str, Any] | None = None,
     *,
     file: Path = FILE,
     environment: Mapping[str, str] | None = None,
-) -> tuple[AnySettings, dict[str, str]]:
+) -> tuple[Model, dict[str, str]]:
     """A model's instance from all four layers, and the source of each of its fields.
 
     `section` is the file's table and, upper-cased, the environment's middle part. Flags that are None are not given.
@@ -145,13 +130,13 @@ def _prefix(section: str) -> str:
     return PREFIX if section == CONNECTION else f"{PREFIX}{section.upper()}_"
 
 
-def _from_file(model: type[Settings], section: str, file: Path) -> Loaded:
+def _from_file(model: type[BaseModel], section: str, file: Path) -> Loaded:
     table = read_toml(file).get(section, {})
     _require_known(model, table, f"{file} [{section}]")
     return Loaded(table, dict.fromkeys(table, str(file)))
 
 
-def _from_environment(model: type[Settings], section: str, environment: Mapping[str, str]) -> Loaded:
+def _from_environment(model: type[BaseModel], section: str, environment: Mapping[str, str]) -> Loaded:
     prefix = _prefix(section)
     if section != CONNECTION:  # its prefix begins every other section's names, too
         given = [name.removeprefix(prefix).split("__")[0].lower() for name in environment if name.startswith(prefix)]
@@ -163,7 +148,7 @@ def _from_environment(model: type[Settings], section: str, environment: Mapping[
     return Loaded(values, {name: variable(section, name) for name in values})
 
 
-def _from_flags(model: type[Settings], flags: Mapping[str, Any]) -> Loaded:
+def _from_flags(model: type[BaseModel], flags: Mapping[str, Any]) -> Loaded:
     given = {name: value for name, value in flags.items() if value is not None}
     _require_known(model, given, "flags")
     return Loaded(given, dict.fromkeys(given, "flag"))
@@ -172,15 +157,16 @@ def _from_flags(model: type[Settings], flags: Mapping[str, Any]) -> Loaded:
 class _EnvironmentLayer(EnvSettingsSource):
     """pydantic-settings' reading of the environment (JSON for lists and tables), on a mapping that is handed in."""
 
-    def __init__(self, model: type[Settings], prefix: str, environment: Mapping[str, str]) -> None:
+    def __init__(self, model: type[BaseModel], prefix: str, environment: Mapping[str, str]) -> None:
         self._environment = environment
-        super().__init__(model, case_sensitive=False, env_prefix=prefix)
+        described = cast("type[BaseSettings]", model)  # the source asks for its fields only
+        super().__init__(described, case_sensitive=False, env_prefix=prefix, env_nested_delimiter="__")
 
     def _load_env_vars(self) -> Mapping[str, str | None]:
         return {name.lower(): value for name, value in self._environment.items()}
 
 
-def _require_known(model: type[Settings], names: Iterable[str], place: str) -> None:
+def _require_known(model: type[BaseModel], names: Iterable[str], place: str) -> None:
     unknown = sorted(set(names) - set(model.model_fields))
     if unknown:
         raise UsageError(f"{place}: unknown key {', '.join(unknown)}; there are {', '.join(model.model_fields)}")

@@ -11,8 +11,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -72,6 +72,10 @@ class Watch:
                     raise NoProgress(f"waited {now - since:.0f} s for {cause}")
 
 
+LogFactory = Callable[[str], AbstractAsyncContextManager[Log]]
+"""Opens the log for a role, by its name: of a Kafka, or of a memory double."""
+
+
 async def supervise(role: Role, log: Log, watch: Watch, ready_file: Path | None = None) -> None:
     """Run a role until it ends, fails, or a signal asks it to stop."""
     async with anyio.create_task_group() as tasks:
@@ -101,26 +105,6 @@ def run_process(main: Role, log_of: LogFactory, *, role: str, ready_file: Path |
     logger.error("stopped", error=type(failures[0]).__name__, message=str(failures[0]))
     print(f"seamlessflow {role}: {failures[0]}", file=sys.stderr, flush=True)
     return failures[0].exit_code
-
-
-class LogFactory(Protocol):
-    """Opens the log for a role: `streams.kafka.connect` bound to an address, or a memory double."""
-
-    def __call__(self, role: str) -> AsyncContext:
-        """An async context manager that yields the Log."""
-        ...
-
-
-class AsyncContext(Protocol):
-    """An async context manager of a Log."""
-
-    async def __aenter__(self) -> Log:
-        """Connect."""
-        ...
-
-    async def __aexit__(self, *exc: object) -> bool | None:
-        """Close."""
-        ...
 
 
 def first_error(group: BaseExceptionGroup[SeamlessFlowError]) -> SeamlessFlowError:

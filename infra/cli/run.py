@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from infra.cli.where import AS_SET, Where
+
+if TYPE_CHECKING:
+    from streams.log import Log
 
 
 def run(
@@ -21,18 +26,24 @@ def run(
     where: Where = AS_SET,
 ) -> int:
     """Run one role until SIGTERM: gateway, rollout, assembler, reward, source, scheduler, agents or trainer."""
-    from streams.kafka import connect
-
     from infra.cli.roles import entry, known_sections
     from schemas.settings import load_settings, require_sections
     from streams.service import run_process
 
-    require_sections(where.file(), known_sections())
     chosen, connection = entry(role), where.connection()
+    require_sections(where.file(), known_sections())
     settings, _ = load_settings(chosen.settings(), role, assignments(set_), file=where.file())
-    serve = partial(chosen.serve(), settings)
-    log_of = partial(connect, connection.address(), connection.namespace)
-    return run_process(serve, log_of, role=role, ready_file=ready_file, limit_s=limit_s)
+    log_of = partial(open_log, connection.address(), connection.namespace)
+    return run_process(chosen.role(settings), log_of, role=role, ready_file=ready_file, limit_s=limit_s)
+
+
+@asynccontextmanager
+async def open_log(bootstrap: str, namespace: str, role: str) -> AsyncIterator[Log]:
+    """The log of a namespace in a Kafka, for one role of this process."""
+    from streams.kafka import KafkaBroker
+    from streams.log import Log
+
+    yield Log(KafkaBroker(bootstrap, client_id=role), namespace, role)
 
 
 def assignments(pairs: tuple[str, ...]) -> dict[str, str]:

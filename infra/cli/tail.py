@@ -122,8 +122,9 @@ def _short(field: Any) -> str:
 def _messages(bootstrap: str, topic: str, partition: int | None, offset: str, exit_at_end: bool) -> Iterator[Message]:
     from confluent_kafka import Consumer
 
-    from infra.broker.admin import SILENT
+    from infra.broker.admin import SILENT, require_reachable
 
+    require_reachable(bootstrap)
     settings = {
         "bootstrap.servers": bootstrap,
         "group.id": "seamlessflow.tail",  # librdkafka wants a name; nothing is committed under it

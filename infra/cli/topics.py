@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from infra.cli.where import AS_SET, Where
 
+if TYPE_CHECKING:
+    from streams.broker import TopicSpec
+
+DEADLINE_S = 10.0
 DAY_MS = 24 * 3600 * 1000
 
 
@@ -18,22 +22,31 @@ def topics(
     where: Where = AS_SET,
 ) -> None:
     """List the topics of the table with what the cluster has; exit code 12 where they differ."""
-    from infra.broker.admin import Admin
+    import anyio
+
     from schemas.errors import TopicMismatch
     from streams.topics import differences, topic_specs
 
     connection = where.connection()
     wanted = topic_specs(connection.namespace, connection.session_partitions, int(connection.audit_retention_days * DAY_MS))
-    admin = Admin(connection.address())
-    if create:
-        admin.create(wanted)
-    found = admin.describe([spec.name for spec in wanted])
+    found = anyio.run(_look, connection.address(), wanted, create)
     for spec in wanted:
         have = found.get(spec.name)
         print(f"{spec.name:32} " + ("missing" if have is None else f"{have.partitions:4} partitions, {policy(have.config)}"))
     lines = differences(wanted, found)
     if lines:
         raise TopicMismatch("; ".join(lines))
+
+
+async def _look(bootstrap: str, wanted: list[TopicSpec], create: bool) -> dict[str, TopicSpec]:
+    from infra.broker.admin import require_reachable
+    from streams.kafka import KafkaBroker
+
+    require_reachable(bootstrap)
+    broker = KafkaBroker(bootstrap, client_id="topics", deadline_s=DEADLINE_S)
+    if create:
+        await broker.create_topics(wanted)
+    return await broker.describe_topics([spec.name for spec in wanted])
 
 
 def policy(config: Mapping[str, str]) -> str:
