@@ -174,6 +174,8 @@ class Transaction(Protocol):
     async def commit(self, messages: Sequence[Outgoing]) -> list[int]:
         """Send all, wait for every acknowledgement, then commit. Answers their offsets.
 
+        `committed` readers see them soon after, not at once; the next transaction of this id begins after they can.
+
         :raises Superseded: a younger transaction of this id began.
         :raises OutcomeUnknown: the answer to the commit never came; run the whole write again.
         """
