@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import anyio
+import anyio.lowlevel
 
 from schemas.span import Finish
 from schemas.training import WeightVersion
@@ -87,6 +88,8 @@ class PacedEngine:
         waiting, self._waiting = self._waiting, []
         for job in waiting:
             self._begin(job)
+        # The consumer was woken by what came due under the old version; it runs before this returns.
+        await anyio.lowlevel.checkpoint()
 
     async def submit(self, job: Job) -> None:
         """Take a job; before the first `load` it waits.
