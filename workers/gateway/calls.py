@@ -1,0 +1,222 @@
+"""The life of a call: rendered, written as a Request, and then what the fold says of it, until its end or until the agent leaves.
+
+Invariants: nothing is answered that the fold did not count; the acknowledgement of the Request is not waited for, reading it says more;
+a call that ends before its request does leaves a Cancel; no call waits longer than `hold_s` without a new token.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import anyio
+
+from models.chat import Chat
+from schemas.errors import BrokerUnavailable
+from schemas.identity import SessionId
+from schemas.session import Request, Sampling
+from schemas.topics import SESSIONS
+from streams.log import Log, RecordWriter
+from workers.gateway.completions import Heading
+from workers.gateway.mirror import Ended, Mirror, Waiter
+from workers.gateway.parameters import Message, Parameters
+from workers.gateway.problems import Problem, cancelled, failed, invalid, session_ended, unavailable, unknown_session
+from workers.gateway.render import Prompt
+from workers.gateway.settings import GatewaySettings
+from workers.ledger import RequestState, SessionState
+
+NONCE_BYTES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What calls need; one for all."""
+
+    settings: GatewaySettings
+    log: Log
+    mirror: Mirror
+    writer: RecordWriter
+    chat: Chat
+
+    async def session(self, text: str) -> tuple[SessionId, SessionState | Ended]:
+        """The session with this id; the log is read to its end before it is said not to exist.
+
+        :raises Problem: 404.
+        """
+        session_id = parse_id(text)
+        found = self.mirror.find(session_id)
+        if found is None and session_id.partition in self.mirror.ledgers:
+            await self._read_to_end(session_id.partition)
+            found = self.mirror.find(session_id)
+        if found is None:
+            raise unknown_session(text)
+        return session_id, found
+
+    async def open_session(self, text: str) -> tuple[SessionId, SessionState]:
+        """As `session`, where it must be open.
+
+        :raises Problem: 404, or 410 where it has ended.
+        """
+        session_id, found = await self.session(text)
+        if isinstance(found, Ended) or not found.is_open:
+            raise session_ended(text)
+        return session_id, found
+
+    async def begin(self, text: str, parameters: Parameters, received: float) -> Call:
+        """Render the messages and register the call. Nothing is written yet. `received` is the loop's time of the call.
+
+        :raises Problem: 4xx, the session or the messages cannot be used.
+        """
+        session_id, session = await self.open_session(text)
+        prompt = await self._render(session_id, session, parameters.messages)
+        sampling = self._sampling(prompt, parameters)
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        request = Request(
+            session=session.offset, nonce=nonce, tokens=prompt.tokens, sampling=sampling, stream=parameters.stream,
+            base=None if prompt.base is None else prompt.base.offset, base_length=prompt.base_length,
+        )
+        waiter = self.mirror.expect_request(session_id.partition, session, nonce, parameters.stream)
+        return Call(self, session_id, waiter, request, prompt.messages, received)
+
+    async def _render(self, session_id: SessionId, session: SessionState, messages: list[Message]) -> Prompt:
+        """Another gateway may have served the turn before: an unknown assistant message is looked for at the end of the log."""
+        prompt = self.mirror.serve(session).conversation.prompt(session, messages)
+        if prompt.stranger is None:
+            return prompt
+        await self._read_to_end(session_id.partition)
+        if not session.is_open:
+            raise session_ended(str(session_id))
+        return self.mirror.serve(session).conversation.prompt(session, messages)
+
+    async def _read_to_end(self, partition: int) -> None:
+        with anyio.move_on_after(self.settings.answer_s):
+            try:
+                return await self.mirror.read_to_end(self.log, [partition])
+            except BrokerUnavailable:
+                pass  # answered like a broker that is slow: the agent may try again
+        raise unavailable("the log could not be read to its end in time")
+
+    def _sampling(self, prompt: Prompt, parameters: Parameters) -> Sampling:
+        room = self.settings.context_tokens - prompt.length
+        wanted = parameters.max_tokens
+        if room < 1 or (wanted is not None and wanted > room):
+            asked = f"{prompt.length} tokens in the messages" + ("" if wanted is None else f" and {wanted} in the completion")
+            message = f"the context is {self.settings.context_tokens} tokens, and the call asks for {asked}"
+            raise invalid(message, "messages", "context_length_exceeded")
+        return Sampling(
+            max_tokens=min(room, self.settings.default_max_tokens) if wanted is None else wanted,
+            temperature=parameters.temperature, seed=parameters.seed, stop_token_ids=self.chat.stop_token_ids,
+        )
+
+
+class Call:
+    """One call. Used inside `running()`, which leaves a Cancel if the call ends first."""
+
+    def __init__(
+        self, calls: Calls, session_id: SessionId, waiter: Waiter, request: Request, messages: list[Message], received: float
+    ) -> None:
+        self._calls, self._session_id, self._waiter, self._request = calls, session_id, waiter, request
+        self._messages, self._received = messages, received
+        self._reason = "client left"
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """The call is over when this is left."""
+        try:
+            yield
+        finally:
+            self._calls.mirror.leave(self._waiter, self._reason)
+
+    async def write(self) -> None:
+        """Hand the Request to the log."""
+        await self._calls.writer.send(SESSIONS, self._session_id.partition, self._request)
+
+    async def end(self) -> RequestState:
+        """Wait for the end of the request.
+
+        :raises Problem: it failed or was cancelled (422), its session was closed (410), or nothing came for `hold_s` (503).
+        """
+        while not self._waiter.is_over():
+            await self._news(self._calls.settings.hold_s)
+        return self._ended()
+
+    async def parts(self) -> AsyncIterator[RequestState | None]:
+        """The request each time that it has gained tokens, and once when it has ended; None after `keepalive_s` of silence.
+
+        :raises Problem: as `end`.
+        """
+        shown = 0
+        while not self._waiter.is_over():
+            request = self._waiter.request
+            if request is not None and request.accepted > shown:
+                shown = request.accepted
+                yield request
+            elif not await self._news(self._calls.settings.keepalive_s):
+                yield None
+        yield self._ended()
+
+    def heading(self, request: RequestState) -> Heading:
+        """What all parts of the answer share."""
+        model = self._calls.settings.model
+        return Heading(self._session_id.partition, str(self._session_id), request, model, int(time.time()))
+
+    def timing_ms(self) -> dict[str, float]:
+        """By the gateway's clock, since the call was received: its Request was readable, its first span was, the answer is."""
+        moments = {
+            "readable": self._waiter.readable_at, "first_span": self._waiter.first_span_at, "answered": anyio.current_time(),
+        }
+        return {name: round((at - self._received) * 1000, 3) for name, at in moments.items() if at is not None}
+
+    async def _news(self, limit_s: float) -> bool:
+        """Wait for news for at most `limit_s`; answers whether there are any.
+
+        :raises Problem: 503, nothing has come for `hold_s`.
+        """
+        held_until = self._waiter.progress_at + self._calls.settings.hold_s
+        left_s = held_until - anyio.current_time()
+        if left_s <= 0:
+            self._reason = "held too long"
+            raise unavailable(f"no token came for {self._calls.settings.hold_s:.0f} s: nobody owns the partition, or it is paused")
+        with anyio.move_on_after(min(limit_s, left_s)):
+            await self._waiter.news()
+            return True
+        return False
+
+    def _ended(self) -> RequestState:
+        request = self._waiter.request
+        if request is None or request.end is None:
+            raise session_ended(str(self._session_id))
+        served = self._calls.mirror.serve(self._waiter.session) if self._waiter.session.is_open else None
+        if served is not None:
+            served.conversation.remember(self._messages, request)
+        problem = _problem(str(self._session_id), request)
+        if problem is not None:
+            raise problem
+        return request
+
+
+def parse_id(text: str) -> SessionId:
+    """A session's id.
+
+    :raises Problem: 404, this is none.
+    """
+    try:
+        return SessionId.parse(text)
+    except ValueError:
+        raise unknown_session(text) from None
+
+
+def _problem(session: str, request: RequestState) -> Problem | None:
+    assert request.end is not None
+    match request.end.why:
+        case "failed":
+            return failed(request.detail)
+        case "cancelled":
+            return cancelled(request.detail)
+        case "closed":
+            return session_ended(session)
+        case "stop" | "length":
+            return None
