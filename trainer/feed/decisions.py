@@ -1,0 +1,124 @@
+"""Decisions: each session trained or dropped once, each group ended once, and the Consumed that says so (R6).
+
+Invariants:
+- sessions taken = trained + dropped + undecided; groups started = ended + running (what is dropped frees its place in flight);
+- a Consumed holds exactly the decisions made before it was asked for.
+
+Decisions live here until they stand in the log. An object made from the last Consumed there reads the others again.
+"""
+
+from __future__ import annotations
+
+from schemas.errors import SeamlessFlowError
+from schemas.score import Score
+from schemas.task import Task
+from schemas.training import Consumed, Dropped, Place, Watermark
+from schemas.trajectory import Trajectory
+from trainer.feed.watermarks import DecidedGroups, PartitionProgress, TaskProgress
+
+__all__ = ["Decisions"]
+
+
+class Decisions:
+    """Over all partitions. `taken`, `trained`, `dropped`, `started` and `ended` count what this object saw since it was made."""
+
+    def __init__(self, consumed: Consumed) -> None:
+        self.groups = DecidedGroups(consumed.groups_below, consumed.groups)
+        self._partitions = {mark.partition: PartitionProgress(mark) for mark in consumed.watermarks}
+        self._tasks = {partition: TaskProgress(offset) for partition, offset in consumed.tasks.items()}
+        self._drops: list[Dropped] = []
+        self._groups_dropped: list[int] = []
+        self._waiting_since: float | None = None
+        self.taken = self.trained = self.dropped = 0
+        self.started = self.ended = 0
+
+    def take_task(self, partition: int, offset: int, task: Task) -> bool:
+        """Read a Task. False: it was read before, or its group is decided."""
+        progress = self._tasks.setdefault(partition, TaskProgress())
+        return progress.take(offset, task.group) and task.group not in self.groups
+
+    def take(self, partition: int, offset: int, trajectory: Trajectory) -> bool:
+        """Read a trajectory. False: it was read or decided before, repeats a session, or never enters training (`eval`)."""
+        progress = self._progress(partition)
+        if not progress.take(offset, trajectory.close):
+            return False
+        if trajectory.purpose == "eval":
+            progress.decide(offset)
+            return False
+        self.taken += 1
+        return True
+
+    def take_score(self, partition: int, offset: int, score: Score) -> bool:
+        """Read a score. False: it was read before, or its trajectory is decided."""
+        return self._progress(partition).take_score(offset, score.trajectory)
+
+    def is_decided(self, partition: int, trajectory: int) -> bool:
+        """Whether nothing can change for the trajectory at this offset."""
+        return self._progress(partition).is_decided(trajectory)
+
+    def train(self, place: Place) -> None:
+        """The session is in the batch that is being made."""
+        self._progress(place.partition).decide(place.offset)
+        self.trained += 1
+
+    def drop(self, place: Place, reason: str, group: int | None, now: float) -> None:
+        """The session will never be trained."""
+        self._progress(place.partition).decide(place.offset)
+        self._drops.append(Dropped(place=place, reason=reason, group=group))
+        self.dropped += 1
+        self._wait(now)
+
+    def start_group(self) -> None:
+        """A group of training tasks is heard of: it runs."""
+        self.started += 1
+
+    def drop_group(self, number: int, now: float) -> None:
+        """A running group ends without being trained."""
+        self._groups_dropped.append(number)
+        self.end_group(number)
+        self._wait(now)
+
+    def end_group(self, number: int) -> None:
+        """A running group ends."""
+        self.groups.add(number)
+        self.ended += 1
+
+    def waited_s(self, now: float) -> float | None:
+        """For how long the oldest drop has been waiting to be written; None where there is none."""
+        return None if self._waiting_since is None else now - self._waiting_since
+
+    def hand_out(self) -> tuple[list[Dropped], list[int]]:
+        """The dropped sessions and groups since the last time, for the record that is being made."""
+        drops, groups = self._drops, self._groups_dropped
+        self._drops, self._groups_dropped, self._waiting_since = [], [], None
+        return drops, groups
+
+    def consumed(self) -> Consumed:
+        """All decisions so far, as a restart needs them."""
+        marks = [progress.watermark() for _, progress in sorted(self._partitions.items())]
+        return Consumed(
+            watermarks=[mark for mark in marks if mark != Watermark(partition=mark.partition)],
+            groups_below=self.groups.below,
+            groups=sorted(self.groups.above),
+            tasks={partition: progress.watermark(self.groups) for partition, progress in sorted(self._tasks.items())},
+        )
+
+    def require_balance(self, *, held: int, running: int) -> None:
+        """Compare with what the feed holds: `held` sessions and `running` groups.
+
+        :raises SeamlessFlowError: something is neither running nor decided, or both: a defect of this software.
+        """
+        undecided = sum(len(progress.undecided) for progress in self._partitions.values())
+        sessions = f"{self.taken} sessions taken, {self.trained} trained, {self.dropped} dropped, {undecided} undecided, {held} held"
+        groups = f"{self.started} groups started, {self.ended} ended, {running} running"
+        if self.taken != self.trained + self.dropped + undecided or undecided != held or self.started != self.ended + running:
+            raise SeamlessFlowError(f"the feed's books do not balance: {sessions}; {groups}: keep the log, and report it")
+
+    def _progress(self, partition: int) -> PartitionProgress:
+        if partition not in self._partitions:
+            self._partitions[partition] = PartitionProgress(Watermark(partition=partition))
+        return self._partitions[partition]
+
+    def _wait(self, now: float) -> None:
+        if self._waiting_since is None:
+            self._waiting_since = now
