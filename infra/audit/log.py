@@ -31,6 +31,9 @@ READ_ORDER = ("training", "scores", "trajectories", "sessions", "grants", "tasks
 FETCH_LIMIT = 1000
 """Messages per call: one message at a time costs librdkafka ten times as much."""
 
+FETCH_S = 0.05
+"""`consume` waits this long for FETCH_LIMIT messages, however many have come: the end of every topic costs it once."""
+
 
 class Log(Protocol):
     """A finite log. Topic and group names are without the namespace; `end_ms` is when it ends, milliseconds since 1970."""
@@ -150,9 +153,10 @@ class KafkaLog:
             consumer.incremental_unassign([TopicPartition(fetched.topic(), partition)])
 
     def _fetch(self, consumer: Consumer, topic: str) -> list[Any]:
-        fetched = consumer.consume(FETCH_LIMIT, self._timeout_s)
-        if not fetched:
-            raise BrokerUnavailable(f"{topic}: no message from {self._bootstrap} for {self._timeout_s:g} s")
+        deadline = time.monotonic() + self._timeout_s
+        while not (fetched := consumer.consume(FETCH_LIMIT, FETCH_S)):
+            if time.monotonic() > deadline:
+                raise BrokerUnavailable(f"{topic}: no message from {self._bootstrap} for {self._timeout_s:g} s")
         for error in (each.error() for each in fetched):
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
                 raise BrokerError(f"{topic}: {error.str()}")

@@ -1,7 +1,8 @@
 """A small, complete, correct log, written by hand as msgpack bytes: not through the product's codec, nor its record classes.
 
 Offsets count in tens, so that a test can plant a record between two others. The story (partition 0 unless said):
-- node a claims epoch 0, two sessions of group 0 begin; a dies in mid-generation, node b claims epoch 30 and goes on; a's last span comes too late;
+- node a claims epoch 0, two sessions of group 0 begin; a dies in mid-generation, node b claims epoch 30 and goes on;
+  a's last span comes too late;
 - session 10 asks again with its first answer as base, and leaves; both sessions close and are trained in step 1 (version 0 → 1);
 - session 180 is an evaluation and is closed idle; session 220 stays empty and is dropped;
 - partition 1: session 10 of group 3 is sampled under versions 0 and 1 and trained in step 2 (version 1 → 2).
