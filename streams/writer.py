@@ -75,6 +75,7 @@ class Writer:
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
         self._failing_since: float | None = None
+        self._given_up = False
         self.resent = 0
 
     async def send(self, message: Outgoing) -> Receipt:
@@ -93,15 +94,19 @@ class Writer:
         return receipt
 
     async def flush(self) -> None:
-        """Wait until the log holds all that was sent."""
-        while self._pending:
+        """Wait until the log holds all that was sent, or until the writer gave up."""
+        while self._pending and not self._given_up:
             await self._change()
 
-    async def run(self) -> None:
-        """One producer after another.
+    async def run(self, scope: anyio.CancelScope) -> None:
+        """One producer after another, until `scope` is cancelled.
 
         :raises BrokerUnavailable: nothing could be written for the patience.
         """
+        with scope:
+            await self._run()
+
+    async def _run(self) -> None:
         while True:
             try:
                 async with self._broker.producer(linger_ms=self._options.linger_ms, compress=self._options.compress) as producer:
@@ -146,6 +151,8 @@ class Writer:
         now = anyio.current_time()
         self._failing_since = self._failing_since or now
         if now - self._failing_since > self._options.patience_s:
+            self._given_up = True
+            self._changed.set()
             raise BrokerUnavailable(f"nothing could be written for {self._options.patience_s:.0f} s: {error}") from error
 
 
@@ -153,11 +160,12 @@ class Writer:
 async def open_writer(broker: Broker, options: WriterOptions | None = None) -> AsyncIterator[Writer]:
     """A writer for the length of a context. Leaving it flushes, cancelled or not, for at most FLUSH_S seconds."""
     writer = Writer(broker, options or WriterOptions())
+    scope = anyio.CancelScope(shield=True)  # the cancelled role still has last words to write
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(writer.run)
+        tasks.start_soon(writer.run, scope)
         try:
             yield writer
         finally:
             with anyio.move_on_after(FLUSH_S, shield=True):
                 await writer.flush()
-            tasks.cancel_scope.cancel()
+            scope.cancel()

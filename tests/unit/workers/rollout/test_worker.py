@@ -1,0 +1,282 @@
+"""The rollout role on the double of Kafka, with the paced engine: its tokens say version × 10,000 + index, so the log proves the rest."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import pytest
+
+from schemas.arrays import pack_i4, unpack_i4
+from schemas.grant import Grant
+from schemas.identity import Position
+from schemas.node import NodeStatus
+from schemas.record import Record
+from schemas.session import Cancel, Claim, Close, Open, Request, Sampling
+from schemas.span import Span
+from schemas.topics import GRANTS, NODES, SESSIONS, TRAINING
+from schemas.training import WeightVersion
+from streams.cas import CasLog, open_cas
+from streams.codec import Entry
+from streams.log import Log, RecordWriter
+from streams.memory import MemoryBroker
+from streams.service import Watch
+from streams.topics import ensure_topics
+from workers.ledger import Ledger, RequestState
+from workers.rollout.service import role
+from workers.rollout.settings import RolloutSettings
+
+pytestmark = pytest.mark.anyio
+
+DEADLINE_S = 20.0
+
+
+@dataclass
+class World:
+    """A namespace with one partition of sessions, followed by a reader that never dies."""
+
+    broker: MemoryBroker
+    log: Log
+    writer: RecordWriter
+    grants: CasLog
+    training: CasLog
+    tasks: Any
+    entries: list[Entry[Record]] = field(default_factory=list)
+    statuses: list[NodeStatus] = field(default_factory=list)
+    ledger: Ledger = field(default_factory=Ledger)
+
+    async def follow(self) -> None:
+        async with self.log.follow(SESSIONS, {0: 0}) as reader:
+            while True:
+                for entry in await reader.read(timeout_s=1):
+                    self.entries.append(entry)
+                    self.ledger.apply(entry.offset, entry.record)
+
+    async def follow_nodes(self) -> None:
+        async with self.log.follow(NODES, {0: 0}) as reader:
+            while True:
+                self.statuses += [entry.record for entry in await reader.read(timeout_s=1) if isinstance(entry.record, NodeStatus)]
+
+    async def until(self, condition: Callable[[], Any]) -> Any:
+        with anyio.fail_after(DEADLINE_S):
+            while not (value := condition()):
+                await anyio.sleep(0.005)
+            return value
+
+    async def start(self, node: str, **more: Any) -> anyio.CancelScope:
+        """Start a worker; answers the scope that ends it."""
+        values: dict[str, Any] = {"engine": "paced", "paced_tokens_per_s": 200.0, "report_s": 0.05, "commit_s": 0.05, "flush_s": 0.02}
+        settings = RolloutSettings(node=node, **(values | more))
+        scope = anyio.CancelScope()
+
+        async def body(*, task_status: Any) -> None:
+            with scope:
+                await role(settings)(self.log, Watch(), task_status=task_status)
+
+        await self.tasks.start(body)
+        return scope
+
+    async def status(self, node: str, condition: Callable[[NodeStatus], Any] = bool) -> NodeStatus:
+        def newest() -> NodeStatus | None:
+            mine = [status for status in self.statuses if status.node == node]
+            return mine[-1] if mine and condition(mine[-1]) else None
+
+        found: NodeStatus = await self.until(newest)
+        return found
+
+    async def grant(self, node: str, cause: Any = "joined") -> int:
+        status = await self.status(node, lambda status: status.state == "serving")
+        grant = Grant(partition=0, node=node, incarnation=status.incarnation, cause=cause)
+        return (await self.grants.write([(0, grant)]))[0]
+
+    async def publish(self, version: int) -> None:
+        record = WeightVersion(version=version, files=[], weights_sha256="", tokenizer_sha256="", template_sha256="")
+        await self.training.write([(0, record)])
+
+    async def send(self, record: Record) -> int:
+        return await (await self.writer.send(SESSIONS, 0, record))
+
+    async def ask(self, max_tokens: int = 20, nonce: bytes = b"r", session: int | None = None) -> int:
+        """Open a session, if none is given, and write a Request; answers its offset."""
+        if session is None:
+            session = await self.send(Open(nonce=b"o", check="abcdef"))
+        return await self.send(Request(session=session, nonce=nonce, tokens=pack_i4([1, 2, 3]), sampling=Sampling(max_tokens=max_tokens)))
+
+    def request(self, offset: int) -> RequestState | None:
+        for session in self.ledger.sessions.values():
+            if offset in session.requests:
+                return session.requests[offset]
+        return None
+
+    async def accepted(self, offset: int, count: int) -> RequestState:
+        return await self.until(lambda: (found := self.request(offset)) and found.accepted >= count and found)
+
+    async def ended(self, offset: int) -> RequestState:
+        return await self.until(lambda: (found := self.request(offset)) and found.end and found)
+
+    def spans(self, epoch: int) -> list[Span]:
+        return [entry.record for entry in self.entries if isinstance(entry.record, Span) and entry.record.epoch == epoch]
+
+    def claims(self) -> list[Claim]:
+        return [entry.record for entry in self.entries if isinstance(entry.record, Claim)]
+
+
+@asynccontextmanager
+async def world() -> AsyncIterator[World]:
+    broker = MemoryBroker()
+    await ensure_topics(broker, "test.", 1)
+    log = Log(broker, "test.", "test")
+    async with (
+        log.writer() as writer,
+        open_cas(log, GRANTS) as grants,
+        open_cas(log, TRAINING) as training,
+        anyio.create_task_group() as tasks,
+    ):
+        made = World(broker, log, writer, grants, training, tasks)
+        tasks.start_soon(made.follow)
+        tasks.start_soon(made.follow_nodes)
+        await made.publish(0)
+        yield made
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_request_is_claimed_generated_and_ended() -> None:
+    async with world() as made:
+        await made.start("a")
+        epoch = await made.grant("a")
+        request = await made.ended(await made.ask(max_tokens=5))
+        assert request.end is not None
+        assert request.end.why == "length"
+        assert request.token_ids() == [0, 1, 2, 3, 4]
+        assert made.claims() == [Claim(epoch=epoch, node="a", incarnation=made.claims()[0].incarnation)]
+
+
+async def test_r1_what_was_asked_before_the_claim_is_answered_after_it() -> None:
+    async with world() as made:
+        await made.start("a")
+        asked = await made.ask(max_tokens=3)
+        await made.grant("a")
+        request = await made.ended(asked)
+        assert request.token_ids() == [0, 1, 2]
+        first_span = next(entry.offset for entry in made.entries if isinstance(entry.record, Span))
+        claim = next(entry.offset for entry in made.entries if isinstance(entry.record, Claim))
+        assert claim < first_span
+
+
+async def test_a_worker_without_weights_says_loading_and_one_with_them_serving() -> None:
+    async with world() as made:
+        await made.start("a")
+        status = await made.status("a", lambda status: status.state == "serving")
+        assert status.version == 0
+        assert made.statuses[0].state == "loading"
+
+
+async def test_r5_a_revoke_writes_what_was_sampled_and_the_next_owner_goes_on_from_there() -> None:
+    async with world() as made:
+        await made.start("a")
+        await made.start("b")
+        await made.grant("a")
+        asked = await made.ask(max_tokens=40)
+        await made.accepted(asked, 3)
+        revoked = (await made.grants.write([(0, Grant(partition=0))]))[0]
+        await made.status("a", lambda status: status.grants_seen > revoked and not status.partitions)
+        kept = made.request(asked)
+        assert kept is not None
+        accepted = kept.accepted
+        epoch = await made.grant("b", "moved")
+        request = await made.ended(asked)
+        assert request.token_ids() == list(range(40))
+        assert made.spans(epoch)[0].start == accepted
+
+
+async def test_r1_a_greater_claim_ends_the_holding_and_its_spans_do_not_count() -> None:
+    async with world() as made:
+        await made.start("a")
+        first = await made.grant("a")
+        asked = await made.ask(max_tokens=1000)
+        await made.accepted(asked, 3)
+        await made.send(Claim(epoch=first + 100, node="z", incarnation="z", cause="dead"))
+        await made.status("a", lambda status: not status.partitions and not status.running)
+        request = made.request(asked)
+        assert request is not None
+        stopped = request.accepted
+        assert sum(span.count for span in made.spans(first)) >= stopped
+        assert request.token_ids() == list(range(stopped))
+
+
+async def test_r9_a_span_ends_at_a_version_boundary() -> None:
+    async with world() as made:
+        await made.start("a")
+        epoch = await made.grant("a")
+        asked = await made.ask(max_tokens=60)
+        await made.accepted(asked, 5)
+        await made.publish(1)
+        request = await made.ended(asked)
+        tokens = request.token_ids()
+        assert [token % 10_000 for token in tokens] == list(range(60))
+        assert [token // 10_000 for token in tokens] == request.versions()
+        assert set(request.versions()) == {0, 1}
+        assert all(len({token // 10_000 for token in unpack_i4(span.tokens)}) <= 1 for span in made.spans(epoch))
+
+
+@pytest.mark.parametrize("ending", ["cancel", "close"])
+async def test_an_ended_request_stops_the_engine(ending: str) -> None:
+    async with world() as made:
+        await made.start("a")
+        await made.grant("a")
+        asked = await made.ask(max_tokens=5000)
+        request = await made.accepted(asked, 1)
+        session = request.record.session
+        await made.send(Cancel(session=session, request=asked) if ending == "cancel" else Close(session=session))
+        await made.until(lambda: request.end)
+        await made.status("a", lambda status: not status.running)
+
+
+async def test_poison_after_three_deaths_the_request_fails() -> None:
+    async with world() as made:
+        asked = await made.ask()
+        for epoch in (1, 2):
+            await made.send(Claim(epoch=epoch, node="x", incarnation="x", cause="dead"))
+        for _ in range(4):
+            await made.grants.write([(0, Grant(partition=0))])
+        await made.start("a")
+        await made.grant("a", "dead")
+        request = await made.ended(asked)
+        assert request.end is not None
+        assert request.end.why == "failed"
+        assert "3 owners died" in request.detail
+
+
+async def test_a_suspect_runs_alone() -> None:
+    async with world() as made:
+        asked = await made.ask(max_tokens=10)
+        await made.send(Claim(epoch=1, node="x", incarnation="x", cause="dead"))
+        for _ in range(3):
+            await made.grants.write([(0, Grant(partition=0))])
+        await made.start("a")
+        await made.grant("a", "dead")
+        other = await made.ask(max_tokens=10, nonce=b"s")
+        await made.ended(asked)
+        await made.ended(other)
+        ends = {number: made.request(number).end.offset for number in (asked, other)}  # type: ignore[union-attr]
+        first_of_other = next(entry.offset for entry in made.entries if isinstance(entry.record, Span) and entry.record.request == other)
+        assert ends[asked] < first_of_other
+
+
+async def test_a_clean_stop_gives_back_and_keeps_the_position() -> None:
+    async with world() as made:
+        scope = await made.start("a")
+        await made.grant("a")
+        asked = await made.ask(max_tokens=5000)
+        request = await made.accepted(asked, 3)
+        scope.cancel()
+        last = await made.status("a", lambda status: status.state == "left")
+        assert last.partitions == []
+        place = made.log.place(SESSIONS, 0)
+        offset, metadata = (await made.broker.committed("test.rollout", [place]))[place]
+        session = made.ledger.sessions[request.record.session]
+        assert Position.parse(offset, metadata) == (session.offset, session.epoch)
+        assert request.token_ids() == list(range(request.accepted))
