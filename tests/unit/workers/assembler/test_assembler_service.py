@@ -1,0 +1,194 @@
+"""The assembler on the broker in memory: one Trajectory a session, in Close order, whatever happens to its process."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import anyio
+import pytest
+
+from schemas.grant import Grant
+from schemas.identity import Position
+from schemas.record import Record
+from schemas.session import Close
+from schemas.topics import GRANTS, SESSIONS, TRAJECTORIES
+from schemas.trajectory import Trajectory
+from streams.log import Log
+from streams.memory import MemoryBroker
+from tests.unit.workers.assembler.session_log import claim, close, open_, request, span
+from tests.unit.workers.running import append, entries, memory_log, records, running, until
+from workers.assembler.service import Assembler, role
+from workers.assembler.settings import AssemblerSettings
+
+pytestmark = pytest.mark.anyio
+
+QUICK = AssemblerSettings(commit_s=0.01)
+
+
+def write(log: Log, partition: int, *log_records: Record) -> None:
+    for record in log_records:
+        append(log, SESSIONS, partition, record)
+
+
+def closes(log: Log, partition: int) -> list[int]:
+    """The Close offsets of the partition's Trajectories, as they were written."""
+    return [trajectory.close for trajectory in records(log, TRAJECTORIES, Trajectory, partition)]
+
+
+def counted(offsets: Sequence[int]) -> list[int]:
+    """R6: a Close offset that is not above the last one is a duplicate."""
+    found: list[int] = []
+    for offset in offsets:
+        if not found or offset > found[-1]:
+            found.append(offset)
+    return found
+
+
+async def kept(log: Log, partition: int) -> Position | None:
+    place = log.place(SESSIONS, partition)
+    found = await log.broker.committed(log.group("assembler"), [place])
+    return Position.parse(*found[place]) if place in found else None
+
+
+async def until_kept(log: Log, partition: int, position: Position) -> None:
+    with anyio.fail_after(20):
+        while await kept(log, partition) != position:
+            await anyio.sleep(0.002)
+
+
+async def test_trajectories_come_in_close_order_and_the_position_follows_the_oldest_unfinished_session() -> None:
+    log = await memory_log()
+    write(log, 0, claim(7), open_(), open_(), open_(), request(3, (1,)), span(3, 4, 0, (5,), (-1.0,), 0, "stop"), close(3), close(1))
+    async with running(role(QUICK), log):
+        await until(lambda: closes(log, 0) == [6, 7], "two trajectories")
+        await until_kept(log, 0, Position(2, 7))
+        write(log, 0, claim(9), close(2))
+        await until(lambda: closes(log, 0) == [6, 7, 9], "the third")
+        await until_kept(log, 0, Position(10, 9))
+    assert [t.session for t in records(log, TRAJECTORIES, Trajectory, 0)] == [3, 1, 2]
+    assert await kept(log, 1) == Position(0, -1)
+
+
+async def test_a_trajectory_stands_in_the_partition_number_of_its_session() -> None:
+    log = await memory_log(partitions=3)
+    for partition in range(3):
+        write(log, partition, claim(1), open_(group=partition), close(1))
+    async with running(role(QUICK), log):
+        await until(lambda: all(closes(log, partition) for partition in range(3)), "three trajectories")
+    assert [t.group for partition in range(3) for t in records(log, TRAJECTORIES, Trajectory, partition)] == [0, 1, 2]
+
+
+async def test_no_position_passes_a_session_whose_trajectory_is_not_acknowledged() -> None:
+    log = await memory_log(partitions=1)
+    broker = log.broker
+    assert isinstance(broker, MemoryBroker)
+    write(log, 0, claim(7), open_(), close(1))
+    async with running(role(QUICK), log):
+        await until(lambda: closes(log, 0) == [2], "the first trajectory")
+        await until_kept(log, 0, Position(3, 7))
+        broker.held = True
+        write(log, 0, open_(), close(3), open_())
+        place = log.place(TRAJECTORIES, 0)
+        await until(lambda: sum(outbox.waiting().get(place, 0) for outbox in broker.outboxes) == 1, "a trajectory on its way")
+        await until_kept(log, 0, Position(3, 7))
+        broker.held = False
+        for outbox in broker.outboxes:
+            while outbox.waiting():
+                outbox.land(next(iter(outbox.waiting())))
+        await until_kept(log, 0, Position(5, 7))
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_killed_at_any_point_every_session_has_its_trajectory_in_close_order(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    print("seed", seed)
+    draw = random.Random(seed)
+    log = await memory_log(partitions=1)
+    opened: list[int] = []
+    expected: list[int] = []
+    offset = append(log, SESSIONS, 0, claim(1))
+    while len(expected) < 12:
+        monkeypatch.undo()
+        if draw.random() < 0.5:  # it dies without its last commit
+            monkeypatch.setattr(Assembler, "commit", _commit_nothing)
+        async with running(role(QUICK), log):
+            for _ in range(draw.randint(1, 8)):
+                if opened and draw.random() < 0.5:
+                    offset = append(log, SESSIONS, 0, close(opened.pop(draw.randrange(len(opened)))))
+                    expected.append(offset)
+                else:
+                    offset = append(log, SESSIONS, 0, open_())
+                    opened.append(offset)
+            if draw.random() < 0.7:
+                await until(lambda: counted(closes(log, 0)) == expected, "all closed so far")
+    monkeypatch.undo()
+    async with running(role(QUICK), log):
+        await until(lambda: counted(closes(log, 0)) == expected, "all closed")
+        await until_kept(log, 0, Position(min(opened, default=offset + 1), 1))
+
+
+async def _commit_nothing(self: Assembler) -> None:
+    """A process that is killed commits nothing."""
+
+
+async def test_members_share_the_partitions_and_fold_anew_what_they_get() -> None:
+    log = await memory_log(partitions=4)
+    for partition in range(4):
+        write(log, partition, claim(1), open_(), open_(), close(1))
+    async with running(role(QUICK), log):
+        await until(lambda: all(closes(log, partition) for partition in range(4)), "one each")
+        async with running(role(QUICK), log):
+            for partition in range(4):
+                write(log, partition, close(2))
+            await until(lambda: all(counted(closes(log, partition)) == [3, 4] for partition in range(4)), "two each")
+        for partition in range(4):
+            write(log, partition, open_(), close(5))
+        await until(lambda: all(counted(closes(log, partition)) == [3, 4, 6] for partition in range(4)), "three each")
+
+
+async def test_a_silent_session_is_closed_and_then_assembled() -> None:
+    log = await memory_log(partitions=1)
+    write(log, 0, claim(1), open_())
+    async with running(role(AssemblerSettings(commit_s=0.01, idle_s=0.05)), log):
+        await until(lambda: closes(log, 0) == [2], "a trajectory")
+    assert records(log, SESSIONS, Close) == [Close(session=1, outcome="idle", idle=True, seen=1)]
+    assert records(log, TRAJECTORIES, Trajectory)[0].outcome == "idle"
+
+
+async def test_where_retention_passed_its_position_it_takes_the_owners() -> None:
+    log = await memory_log(partitions=1)
+    broker = log.broker
+    assert isinstance(broker, MemoryBroker)
+    write(log, 0, claim(1), open_(), close(1), claim(4), open_(), close(4))
+    broker.truncate(log.place(SESSIONS, 0), 2)
+    await broker.commit(log.group("rollout"), {log.place(SESSIONS, 0): (4, Position(4, 4).metadata())})
+    async with running(role(QUICK), log):
+        await until(lambda: closes(log, 0) == [5], "what the owners' Position reaches")
+
+
+async def test_where_every_position_is_gone_nothing_counts_before_the_owners_reset() -> None:
+    log = await memory_log(partitions=1)
+    broker = log.broker
+    assert isinstance(broker, MemoryBroker)
+    for _ in range(3):
+        append(log, GRANTS, 0, Grant(partition=0, node="n", incarnation="i"))
+    write(log, 0, claim(1), open_(), close(1), open_(), close(3), claim(1, reset=True), open_(), close(6))
+    broker.truncate(log.place(SESSIONS, 0), 2)
+    async with running(role(QUICK), log):
+        write(log, 0, claim(2, reset=True), open_(), close(9))
+        await until(lambda: closes(log, 0) == [10], "the first session after the reset")
+        await until_kept(log, 0, Position(11, 2))
+
+
+async def test_records_that_retention_takes_before_they_are_read_are_noticed() -> None:
+    log = await memory_log(partitions=1)
+    broker = log.broker
+    assert isinstance(broker, MemoryBroker)
+    write(log, 0, claim(1), open_())
+    async with running(role(QUICK), log):
+        await until_kept(log, 0, Position(1, 1))
+        await broker.commit(log.group("rollout"), {log.place(SESSIONS, 0): (4, Position(4, 2).metadata())})
+        write(log, 0, claim(2), close(1), open_(), close(4))
+        broker.truncate(log.place(SESSIONS, 0), 4)
+        await until(lambda: closes(log, 0) == [5], "the session after the hole")
+    assert len(entries(log, TRAJECTORIES, Trajectory)) == 1

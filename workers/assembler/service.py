@@ -1,0 +1,202 @@
+"""The assembler's service: a member of the group `assembler` on `sessions` that writes one Trajectory for each ended session.
+
+Invariants:
+- the Trajectories of a partition are sent in Close order, into the same partition number of `trajectories`;
+- the committed Position never passes a session that is open or whose Trajectory is not acknowledged: whoever takes over writes it (again,
+  perhaps: readers ignore a Close offset that is not above the last one, R6);
+- state belongs to one assignment: a member that lost a partition commits nothing for it, and one that gets it back folds it anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import anyio
+import msgspec
+import structlog
+from anyio.abc import TaskStatus
+
+from schemas.grant import Grant
+from schemas.identity import START, Position
+from schemas.record import Record
+from schemas.topics import GRANTS, SESSIONS, TRAJECTORIES
+from schemas.trajectory import Trajectory
+from streams.broker import MAX_MESSAGE_BYTES
+from streams.codec import Entry
+from streams.failpoint import failpoint
+from streams.log import Log, Member, RecordWriter
+from streams.service import Role, Watch
+from streams.table import open_table
+from streams.writer import Receipt, WriterOptions
+from workers.assembler.deadlines import Deadlines
+from workers.assembler.partition import HeldPartition
+from workers.assembler.settings import AssemblerSettings
+from workers.assembler.trajectory import trajectory_of
+from workers.ledger import SessionState
+from workers.positions import ROLLOUT_GROUP, Start, choose
+
+GROUP = "assembler"
+WRITER = WriterOptions(linger_ms=5, compress=True)
+READ_S = 0.25
+LEAVE_S = 8.0
+NO_GENERATION = -1
+
+logger = structlog.get_logger()
+
+
+def role(settings: AssemblerSettings) -> Role:
+    """The assembler with these settings."""
+
+    async def run(log: Log, watch: Watch, *, task_status: TaskStatus[None]) -> None:
+        async with log.writer(WRITER) as writer, log.join(SESSIONS, GROUP) as member:
+            assembler = Assembler(settings, log, writer, member)
+            task_status.started()
+            try:
+                await assembler.run()
+            finally:
+                with anyio.move_on_after(LEAVE_S, shield=True):
+                    await writer.flush()
+                    await assembler.commit()
+
+    return run
+
+
+@dataclass
+class Assembler:
+    """One member's share of the partitions. Not for concurrent use."""
+
+    settings: AssemblerSettings
+    log: Log
+    writer: RecordWriter
+    member: Member
+    _generation: int = NO_GENERATION
+    _held: dict[int, HeldPartition] = field(default_factory=dict)
+    _looked_at_s: float = 0.0
+    _committed_all_at_s: float = 0.0
+
+    async def run(self) -> None:
+        """Fold, write, commit; one task does all of it."""
+        self._committed_all_at_s = anyio.current_time()
+        while True:
+            if self.member.generation() != self._generation:
+                await self._begin_assignment()
+            entries = await self.member.read(timeout_s=min(READ_S, self.settings.commit_s))
+            if self.member.generation() != self._generation:
+                continue  # of another assignment: they are read again from where that one begins
+            await self._take_all(entries)
+            if anyio.current_time() - self._looked_at_s >= self.settings.commit_s:
+                await self._look_after()
+
+    async def commit(self) -> None:
+        """Commit the Positions that moved; all of them once in a while. Refused: every state here may be somebody else's by now."""
+        for held in self._held.values():
+            if held.settle():
+                failpoint("assembler.after_trajectory")
+        moved = self._moved(everything=anyio.current_time() - self._committed_all_at_s >= self.settings.recommit_s)
+        if not moved:
+            return
+        if not await self.member.commit({partition: (position.offset, position.metadata()) for partition, position in moved.items()}):
+            self._generation, self._held = NO_GENERATION, {}
+            return
+        for partition, position in moved.items():
+            self._held[partition].kept = position
+
+    def _moved(self, *, everything: bool) -> dict[int, Position]:
+        if everything:
+            self._committed_all_at_s = anyio.current_time()
+        positions = {partition: held.position() for partition, held in self._held.items()}
+        return {
+            partition: position for partition, position in positions.items()
+            if position is not None and (everything or position != self._held[partition].kept)
+        }
+
+    async def _begin_assignment(self) -> None:
+        """New folds for the partitions held now; once more if they changed meanwhile."""
+        while self._generation != (generation := self.member.generation()):
+            self._held = await self._begin(self.member.partitions())
+            self._generation = generation
+        logger.info("assigned", partitions=sorted(self._held))
+
+    async def _begin(self, partitions: Iterable[int]) -> dict[int, HeldPartition]:
+        starts = await find_starts(self.log, partitions)
+        for partition, start in starts.items():
+            self.member.seek(partition, start.position.offset)
+            if start.floor is not None:
+                logger.error("retention passed every Position: nothing counts before a reset", partition=partition, floor=start.floor)
+        return {partition: self._hold(start) for partition, start in starts.items()}
+
+    def _hold(self, start: Start) -> HeldPartition:
+        return HeldPartition(start.ledger(), Deadlines(self.settings.idle_s, self.settings.max_age_s))
+
+    async def _take_all(self, entries: list[Entry[Record]]) -> None:
+        for entry in entries:
+            position = self._held[entry.partition].ledger.next
+            if entry.offset > position and await self._retention_passed(entry.partition, position):
+                self._generation = NO_GENERATION  # records were skipped: begin anew, from a Position that still stands
+                return
+            await self._take(entry)
+
+    async def _take(self, entry: Entry[Record]) -> None:
+        held = self._held[entry.partition]
+        ended = held.take(entry, anyio.current_time())
+        if ended is not None:
+            failpoint("assembler.before_trajectory")
+            held.sent(ended, await self._send(entry.partition, ended))
+
+    async def _retention_passed(self, partition: int, position: int) -> bool:
+        place = self.log.place(SESSIONS, partition)
+        return (await self.log.broker.starts([place]))[place] > position
+
+    async def _send(self, partition: int, session: SessionState) -> Receipt:
+        trajectory = trajectory_of(session)
+        message = self.writer.encode(TRAJECTORIES, partition, trajectory)
+        if message.size_bytes > MAX_MESSAGE_BYTES:
+            logger.warning("trajectory too large", partition=partition, session=session.offset, size_bytes=message.size_bytes)
+            message = self.writer.encode(TRAJECTORIES, partition, _without_tokens(trajectory))
+        return await self.writer.writer.send(message)
+
+    async def _look_after(self) -> None:
+        """Close what is idle or too old, commit, and see whether a partition without a Position has one by now."""
+        self._looked_at_s = now_s = anyio.current_time()
+        for partition, held in self._held.items():
+            for close in held.due(now_s):
+                await self.writer.send(SESSIONS, partition, close)
+        await self.commit()
+        waiting = [partition for partition, held in self._held.items() if held.ledger.floor is not None]
+        if waiting and any(start.floor is None for start in (await find_starts(self.log, waiting)).values()):
+            self._generation = NO_GENERATION
+
+
+async def find_starts(log: Log, partitions: Iterable[int]) -> dict[int, Start]:
+    """Where this reader starts in each partition (R5): at its own Position, else at the owners', else nothing counts before a reset.
+
+    A log from which nothing is gone is read from its start, wherever the owners stand: their Position passes ended sessions.
+    """
+    places = {partition: log.place(SESSIONS, partition) for partition in partitions}
+    firsts = await log.broker.starts(list(places.values()))
+    own, owners = [await log.broker.committed(log.group(group), list(places.values())) for group in (GROUP, ROLLOUT_GROUP)]
+    lost = [partition for partition, place in places.items() if firsts[place] > own.get(place, START)[0]]
+    newest = await _newest_grants(log) if lost else {}
+    return {
+        partition: choose(firsts[place], [_position(own.get(place)) or START, _position(owners.get(place))], newest.get(partition, -1))
+        for partition, place in places.items()
+    }
+
+
+def _position(committed: tuple[int, str] | None) -> Position | None:
+    """None, too, where a tool committed an offset without an epoch: nobody knows what was in force there."""
+    if committed is None or not committed[1]:
+        return None
+    return Position.parse(*committed)
+
+
+async def _newest_grants(log: Log) -> dict[int, int]:
+    async with open_table(log, GRANTS) as grants:
+        rows = [(entry.record, entry.offset) for entry in grants.rows.values()]
+    return {record.partition: offset for record, offset in rows if isinstance(record, Grant)}
+
+
+def _without_tokens(trajectory: Trajectory) -> Trajectory:
+    """What can be said of a session that no message holds: empty, so never trained, and counted as such."""
+    return msgspec.structs.replace(trajectory, nodes=[], outcome="too large")
