@@ -132,7 +132,8 @@ class Step(Record, frozen=True, kw_only=True):
     """One batch and the optimizer updates made from it. `step` counts from 1; the weights after it are `weights_sha256`.
 
     `version` is the version that the step started from. `trained_tokens` counts mask-1 tokens, once each; `staleness` is the greatest over
-    them of (trained step − lowest version). `numerics` is the numerics key (R7). `metrics` are for people.
+    them of (`version` − its version). `groups_dropped` are groups that end here without being trained, also those of which nothing
+    came. `numerics` is the numerics key (R7). `metrics` are for people.
     """
 
     step: int
@@ -142,6 +143,7 @@ class Step(Record, frozen=True, kw_only=True):
     drops: list[Dropped] = []
     consumed: Consumed
     groups_trained: list[int] = []
+    groups_dropped: list[int] = []
     trained_tokens: int = 0
     staleness: int = 0
     weights_sha256: str

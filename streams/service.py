@@ -82,8 +82,16 @@ async def supervise(role: Role, log: Log, watch: Watch, ready_file: Path | None 
         tasks.start_soon(_stop_on_signal, tasks.cancel_scope)
         tasks.start_soon(watch.run)
         tasks.start_soon(_measure_lag)
-        await tasks.start(role, log, watch)
+        await tasks.start(_run_to_end, tasks.cancel_scope, role, log, watch)
         _announce(log.role, ready_file)
+
+
+async def _run_to_end(
+    scope: anyio.CancelScope, role: Role, log: Log, watch: Watch, *, task_status: TaskStatus[None]
+) -> None:
+    """A role that ends by itself ends its process, too."""
+    await role(log, watch, task_status=task_status)
+    scope.cancel()
 
 
 def run_process(main: Role, log_of: LogFactory, *, role: str, ready_file: Path | None = None, limit_s: float = 60.0) -> int:

@@ -21,20 +21,20 @@ class FeedSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    groups_per_step: int = Field(4, ge=1, description="Groups in a batch; a session without a group counts as one.")
+    groups_per_step: int = Field(default=4, ge=1, description="Groups in a batch; a session without a group counts as one.")
     rules: dict[str, float] = Field(
-        {REPORTED: 1.0}, min_length=1,
+        default={REPORTED: 1.0}, min_length=1,
         description="Weight of each reward rule; a session is scored when all have answered. `reported`: the reward of the agent's runner.",
     )  # fmt: skip
-    advantage: str = Field("grpo", description="Advantage of the sessions of a group (trainer.advantages).")
-    advantage_settings: dict[str, Any] = Field({}, description="Settings of that advantage.")
-    alone: str = Field("baseline", description="Advantage of a session without a group.")
-    alone_settings: dict[str, Any] = Field({}, description="Settings of that advantage.")
-    staleness_bound: int = Field(4, ge=0, description="Greatest (version of the step − lowest version of a trained token).")
-    stale: Stale = Field("mask", description="Beyond the bound: `mask` the tokens, or `drop` their session.")
-    incomplete: Incomplete = Field("drop", description="At the deadline of a group with two or more usable sessions, but not all.")
-    group_deadline_s: float = Field(120.0, gt=0, description="From the first that is heard of a group to its end.")
-    retry_s: float = Field(15.0, ge=0, description="How long a group whose sessions all ended waits for another attempt of unusable ones.")
-    drops_deadline_s: float = Field(10.0, ge=0, description="Drops are committed by themselves when no Step follows for so long.")
-    layout: LayoutSettings = Field(LayoutSettings(), description="Micro-batches, mini-batches and epochs.")
-    seed: int = Field(0, description="Seed of the plans; each version adds its number.")
+    advantage: str = Field(default="grpo", description="Advantage of the sessions of a group (trainer.advantages).")
+    advantage_settings: dict[str, Any] = Field(default={}, description="Settings of that advantage.")
+    alone: str = Field(default="baseline", description="Advantage of a session without a group.")
+    alone_settings: dict[str, Any] = Field(default={}, description="Settings of that advantage.")
+    staleness_bound: int = Field(default=4, ge=0, description="Greatest (version of the step − lowest version of a trained token).")
+    stale: Stale = Field(default="mask", description="Beyond the bound: `mask` the tokens, or `drop` their session.")
+    incomplete: Incomplete = Field(default="drop", description="At the deadline of a group with two or more usable sessions, but not all.")
+    group_deadline_s: float = Field(default=120.0, gt=0, description="From the first that is heard of a group to its end.")
+    retry_s: float = Field(default=15.0, ge=0, description="How long a group whose sessions all ended waits for another attempt.")
+    drops_deadline_s: float = Field(default=10.0, ge=0, description="Drops are committed by themselves when no Step follows for so long.")
+    layout: LayoutSettings = Field(default=LayoutSettings(), description="Micro-batches, mini-batches and epochs.")
+    seed: int = Field(default=0, description="Seed of the plans; each version adds its number.")

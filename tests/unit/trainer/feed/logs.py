@@ -73,7 +73,8 @@ def random_logs(draw: Random) -> Logs:
 
 
 def _attempt(draw: Random, group: int | None, member: int | None, purpose: Purpose) -> Trajectory:
-    return session(0, 0, group=group, member=member, purpose=purpose, sampled=draw.choice([0, 1, 2, 2, 2]), version=draw.choice([0, 0, 0, 1, 2]))
+    sampled, version = draw.choice([0, 1, 2, 2, 2]), draw.choice([0, 0, 0, 1, 2])
+    return session(0, 0, group=group, member=member, purpose=purpose, sampled=sampled, version=version)
 
 
 def _append(draw: Random, logs: Logs, trajectory: Trajectory) -> None:

@@ -1,0 +1,107 @@
+"""The trainer's loop: a batch from the feed, an update, files, one transaction; and again.
+
+Invariants:
+- a Step and the WeightVersion that it publishes become visible together, after the version's files are complete (R8);
+- whatever ends this loop between two commits, the next trainer decides and trains the same sessions again, from the last commit (R6, R7).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import anyio
+import structlog
+
+from schemas.training import Drops, Step, WeightVersion
+from streams.cas import CasLog
+from streams.failpoint import failpoint
+from streams.service import Watch
+from trainer.feed.plan import Batch
+from trainer.recover import PARTITION, Standing
+from trainer.trainee import Bench, Trained, Trainee
+
+__all__ = ["Decider", "Loop"]
+
+logger = structlog.get_logger()
+
+
+class Decider(Protocol):
+    """The feed as the loop sees it."""
+
+    async def next(self, version: int) -> Batch | Drops:
+        """Wait for the next decision: a batch to train from `version`, or drops that no batch followed in time."""
+        ...
+
+    def rest(self) -> Drops | None:
+        """Drops that were decided and not handed out."""
+        ...
+
+
+@dataclass(slots=True)
+class Loop:
+    """One trainer's work, from where it stands to step `steps`. `recovery_s`: longest training time between two checkpoints."""
+
+    feed: Decider
+    trainee: Trainee
+    bench: Bench
+    cas: CasLog
+    watch: Watch
+    standing: Standing
+    recovery_s: float
+    unkept_s: float = 0.0
+
+    async def run(self, steps: int) -> None:
+        """Train until the log holds `steps` Steps.
+
+        :raises Superseded: another trainer wrote: it goes on from what it wrote.
+        """
+        while self.standing.step < steps:
+            began = anyio.current_time()
+            decided = await self.feed.next(self.standing.version)
+            if isinstance(decided, Batch):
+                await self._step(decided, waited_s=anyio.current_time() - began)
+            else:
+                await self._commit(decided)
+        if rest := self.feed.rest():
+            await self._commit(rest)
+        logger.info("all steps are in the log", steps=self.standing.step)
+
+    async def _step(self, batch: Batch, waited_s: float) -> None:
+        failpoint("trainer.after_fetch")
+        number, began = self.standing.step + 1, anyio.current_time()
+        with self.watch.waiting_for(f"the update of step {number}"):
+            trained = await self.bench.do(self.trainee.train, batch.plan, batch.trajectories)
+        failpoint("trainer.after_update")
+        updated = anyio.current_time()
+        with self.watch.waiting_for(f"the files of step {number}"):
+            version = await self.bench.do(self.trainee.publish, self.standing.version + 1, number)
+        failpoint("trainer.after_files")
+        times_s = {"wait": waited_s, "update": updated - began, "publish": anyio.current_time() - updated}
+        await self._commit(_step_record(number, batch, trained, version, times_s), version)
+        failpoint("trainer.after_commit")
+        await self._keep(updated - began)
+
+    async def _commit(self, *records: Step | Drops | WeightVersion) -> None:
+        with self.watch.waiting_for("a commit to training"):
+            await self.cas.write([(PARTITION, record) for record in records])
+        for record in records:
+            self.standing.apply(record)
+
+    async def _keep(self, trained_s: float) -> None:
+        self.unkept_s += trained_s
+        if self.unkept_s >= self.recovery_s:
+            with self.watch.waiting_for("a checkpoint"):
+                await self.bench.do(self.trainee.keep, self.standing.step, self.standing.version, self.standing.in_force)
+            self.unkept_s = 0.0
+
+
+def _step_record(number: int, batch: Batch, trained: Trained, version: WeightVersion, times_s: dict[str, float]) -> Step:
+    figures = {"reward_mean": batch.reward_mean, "sessions": float(len(batch.plan.places)), "tokens": float(batch.trained_tokens)}
+    times_ms = {f"{phase}_ms": time_s * 1e3 for phase, time_s in times_s.items()}
+    return Step(
+        step=number, version=batch.version, published=version.version, plan=batch.plan, drops=batch.drops, consumed=batch.consumed,
+        groups_trained=batch.groups_trained, groups_dropped=batch.groups_dropped, trained_tokens=batch.trained_tokens,
+        staleness=batch.staleness, weights_sha256=trained.weights_sha256, optimizer_sha256=trained.optimizer_sha256,
+        numerics=trained.numerics, metrics={**trained.metrics, **figures, **times_ms},
+    )  # fmt: skip

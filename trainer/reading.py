@@ -1,0 +1,138 @@
+"""The feed at work: three log readers hand it what they read, the loop waits for what it decides.
+
+Invariants: reading begins where the last Consumed says; while a batch waits, memory held for undecided trajectories is bounded in bytes
+(without a waiting batch reading goes on, because only reading or a deadline can end a group).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import anyio
+import structlog
+
+from schemas.record import Record
+from schemas.score import Score
+from schemas.task import Task
+from schemas.topics import SCORES, TASKS, TRAJECTORIES, Topic
+from schemas.training import Consumed, Drops
+from schemas.trajectory import Trajectory
+from streams.codec import Entry
+from streams.log import Log, LogReader
+from trainer.feed.feed import Feed
+from trainer.feed.plan import Batch
+from trainer.feed.settings import FeedSettings
+
+__all__ = ["LiveFeed", "open_feed"]
+
+READ_S = 5.0
+READ_LIMIT = 500
+"""Records per read: they are handed over in one go, which must not hold up the event loop for long (about 100 µs each)."""
+TURN_S = 0.25
+"""How late a deadline may be noticed."""
+REPORT_S = 30.0
+"""After waiting so long for a batch, say what it waits for."""
+
+R = TypeVar("R", bound=Record)
+logger = structlog.get_logger()
+
+
+class LiveFeed:
+    """Made by `open_feed`. One task may wait in `next`."""
+
+    def __init__(self, feed: Feed, held_bytes: int) -> None:
+        self._feed = feed
+        self._held_bytes = held_bytes
+        self._changed = anyio.Event()
+
+    async def next(self, version: int) -> Batch | Drops:
+        """Wait for the next decision.
+
+        :raises LogError: a trajectory holds tokens of a version above `version`.
+        """
+        report_at = anyio.current_time() + REPORT_S
+        while True:
+            changed, now = self._changed, anyio.current_time()
+            self._feed.expire(now)
+            decided = self._feed.batch(version, now) or self._feed.drops(now)
+            if decided is not None:
+                self._wake()
+                return decided
+            if now >= report_at:
+                report_at = now + REPORT_S
+                logger.info("waiting for a batch", **self._feed.state())
+            with anyio.move_on_after(TURN_S):
+                await changed.wait()
+
+    def rest(self) -> Drops | None:
+        """Drops that were decided and not handed out."""
+        return self._feed.drops(anyio.current_time(), at_once=True)
+
+    async def read_tasks(self, reader: LogReader) -> None:
+        """Hand over Tasks."""
+        while True:
+            entries, now = await _read(reader, Task), anyio.current_time()
+            for entry in entries:
+                self._feed.take_task(entry.partition, entry.offset, entry.record, now)
+            self._wake()
+
+    async def read_trajectories(self, reader: LogReader) -> None:
+        """Hand over trajectories while there is room."""
+        while True:
+            await self._room()
+            entries, now = await _read(reader, Trajectory), anyio.current_time()
+            for entry in entries:
+                self._feed.take_trajectory(entry.partition, entry.offset, entry.record, now)
+            self._wake()
+
+    async def read_scores(self, reader: LogReader) -> None:
+        """Hand over scores while there is room."""
+        while True:
+            await self._room()
+            entries, now = await _read(reader, Score), anyio.current_time()
+            for entry in entries:
+                self._feed.take_score(entry.partition, entry.offset, entry.record, now)
+            self._wake()
+
+    async def _room(self) -> None:
+        while self._feed.has_batch and self._feed.held_bytes > self._held_bytes:
+            await self._changed.wait()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+
+@asynccontextmanager
+async def open_feed(log: Log, settings: FeedSettings, held_bytes: int, consumed: Consumed) -> AsyncIterator[LiveFeed]:
+    """A feed that reads on from `consumed` for the length of a context.
+
+    :raises RetentionPassed: records that it needs have expired.
+    """
+    live = LiveFeed(Feed(settings, consumed), held_bytes)
+    trajectories = {mark.partition: mark.trajectory for mark in consumed.watermarks}
+    scores = {mark.partition: mark.score for mark in consumed.watermarks}
+    async with (
+        log.follow(TASKS, await _offsets(log, TASKS, consumed.tasks)) as task_reader,
+        log.follow(TRAJECTORIES, await _offsets(log, TRAJECTORIES, trajectories)) as trajectory_reader,
+        log.follow(SCORES, await _offsets(log, SCORES, scores)) as score_reader,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(live.read_tasks, task_reader)
+        tasks.start_soon(live.read_trajectories, trajectory_reader)
+        tasks.start_soon(live.read_scores, score_reader)
+        yield live
+        tasks.cancel_scope.cancel()
+
+
+async def _offsets(log: Log, topic: Topic, known: Mapping[int, int]) -> dict[int, int]:
+    """Where to begin in each partition: as known, else at the first record left."""
+    starts = await log.broker.starts(await log.places(topic))
+    return {place.partition: known.get(place.partition, offset) for place, offset in starts.items()}
+
+
+async def _read(reader: LogReader, kind: type[R]) -> list[Entry[R]]:
+    entries = await reader.read(timeout_s=READ_S, limit=READ_LIMIT)
+    return [Entry(each.partition, each.offset, each.timestamp_ms, each.record) for each in entries if isinstance(each.record, kind)]

@@ -1,0 +1,156 @@
+"""Where a trainer stands: `training` read to its end, and the weights made again from the newest checkpoint (R7).
+
+Invariants:
+- a checkpoint is used only if its weights are in force after a committed Step (or are version 0), so a Step that was never committed
+  leaves no trace;
+- the Steps since are trained again from the log: the plans as they stand, the trajectories at the plans' places;
+- if the weights are then not those in force (other hardware, kernels that are not deterministic), the log says so by a version of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import anyio
+import structlog
+
+from schemas.errors import CorruptRecord, LogError
+from schemas.record import Record
+from schemas.topics import TRAJECTORIES
+from schemas.training import Consumed, Drops, Place, Run, Step, WeightVersion
+from schemas.trajectory import Trajectory
+from streams.cas import CasLog
+from streams.codec import Entry
+from streams.log import Log, LogReader
+from trainer.settings import TrainerSettings
+from trainer.trainee import Bench, Trainee
+
+__all__ = ["PARTITION", "Standing", "fold", "read_places", "recover"]
+
+PARTITION = 0
+"""`training` has one."""
+
+READ_S = 20.0
+"""How long the next trajectory of a plan may take to arrive."""
+
+logger = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Standing:
+    """What `training` says up to its end. `in_force` maps each step to the digest of the weights after it, 0 to that of version 0."""
+
+    step: int = 0
+    version: int = -1
+    consumed: Consumed = field(default_factory=Consumed)
+    initial: WeightVersion | None = None
+    in_force: dict[int, str] = field(default_factory=dict)
+
+    def apply(self, record: Record) -> None:
+        """The next record. A version of a step that published another one before was made by other arithmetic: it is in force."""
+        if isinstance(record, Step):
+            self.step, self.consumed = record.step, record.consumed
+            self.in_force[record.step] = record.weights_sha256
+        elif isinstance(record, Drops):
+            self.consumed = record.consumed
+        elif isinstance(record, WeightVersion):
+            self.version = record.version
+            self.in_force[record.step or 0] = record.weights_sha256
+            self.initial = self.initial or record
+
+
+def fold(records: Iterable[Entry[Record]]) -> Standing:
+    """The standing after these records."""
+    standing = Standing()
+    for entry in records:
+        standing.apply(entry.record)
+    return standing
+
+
+async def recover(log: Log, cas: CasLog, trainee: Trainee, bench: Bench, settings: TrainerSettings) -> Standing:
+    """Bring `trainee` to the weights in force; the first trainer of a namespace begins the run.
+
+    :raises Superseded: another trainer wrote meanwhile.
+    :raises LogError: a Step cannot be trained again: a trajectory is gone or unreadable.
+    :raises RetentionPassed: trajectories since the newest checkpoint have expired.
+    """
+    standing = fold(cas.history)
+    if standing.initial is None:
+        return await _begin(cas, trainee, bench, settings)
+    step = await bench.do(trainee.restore, standing.in_force)
+    if step is None:
+        await bench.do(trainee.begin, standing.initial)
+        step = 0
+    again = [entry.record for entry in cas.history if isinstance(entry.record, Step) and entry.record.step > step]
+    cas.history.clear()
+    logger.info("recovering", checkpoint=step, steps=standing.step, version=standing.version)
+    if not await _train_again(log, trainee, bench, again, standing):
+        await _announce_difference(cas, trainee, bench, standing)
+    if again:
+        await bench.do(trainee.keep, standing.step, standing.version, standing.in_force)
+    return standing
+
+
+async def _begin(cas: CasLog, trainee: Trainee, bench: Bench, settings: TrainerSettings) -> Standing:
+    initial = await bench.do(trainee.begin, None)
+    run = Run(run=settings.run, settings=settings.model_dump(mode="json"), started_ms=time.time_ns() // 1_000_000)
+    await cas.write([(PARTITION, run), (PARTITION, initial)])
+    standing = Standing()
+    standing.apply(initial)
+    return standing
+
+
+async def _train_again(log: Log, trainee: Trainee, bench: Bench, steps: Sequence[Step], standing: Standing) -> bool:
+    """Whether the weights are those in force."""
+    same = True
+    for step in steps:
+        trajectories = await read_places(log, step.plan.places)
+        trained = await bench.do(trainee.train, step.plan, trajectories)
+        same = trained.weights_sha256 == standing.in_force[step.step]
+        if not same:
+            logger.warning("a step trained again differs", step=step.step, numerics_differ=trained.numerics != step.numerics)
+    return same
+
+
+async def _announce_difference(cas: CasLog, trainee: Trainee, bench: Bench, standing: Standing) -> None:
+    version = await bench.do(trainee.publish, standing.version + 1, standing.step)
+    await cas.write([(PARTITION, version)])
+    standing.apply(version)
+    logger.warning("going on from weights that differ from the log", version=version.version, step=standing.step)
+
+
+async def read_places(log: Log, places: Sequence[Place]) -> list[Trajectory]:
+    """The trajectories at these places, in their order.
+
+    :raises LogError: one is not there, or is of another session.
+    :raises RetentionPassed: one has expired.
+    """
+    wanted = {(place.partition, place.offset): place.session for place in places}
+    found: dict[tuple[int, int], Trajectory] = {}
+    first = {partition: min(offset for other, offset in wanted if other == partition) for partition, _ in wanted}
+    last = {partition: max(offset for other, offset in wanted if other == partition) for partition, _ in wanted}
+    async with log.follow(TRAJECTORIES, first) as reader:
+        while last:
+            await _read_some(reader, wanted, found)
+            for partition in [each for each in last if reader.position(each) > last[each]]:
+                del last[partition]
+                reader.remove(partition)
+    if missing := sorted(wanted.keys() - found.keys()):
+        raise LogError(f"trajectory {missing[0][0]}-{missing[0][1]} of a committed Step cannot be read")
+    return [found[place.partition, place.offset] for place in places]
+
+
+async def _read_some(reader: LogReader, wanted: dict[tuple[int, int], int], found: dict[tuple[int, int], Trajectory]) -> None:
+    began = anyio.current_time()
+    entries = await reader.read(timeout_s=READ_S)
+    if not entries and anyio.current_time() - began >= READ_S:
+        raise LogError(f"trajectories of a committed Step did not come within {READ_S:.0f} s")
+    for entry in entries:
+        session = wanted.get((entry.partition, entry.offset))
+        if session is None or not isinstance(entry.record, Trajectory):
+            continue
+        if entry.record.session != session:
+            raise CorruptRecord(f"trajectory {entry.partition}-{entry.offset} is of session {entry.record.session}, not {session}")
+        found[entry.partition, entry.offset] = entry.record
