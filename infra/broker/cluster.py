@@ -77,6 +77,10 @@ class LocalKafka:
         """
         return self._known().bootstrap
 
+    def log(self, node: int) -> Path:
+        """The file with a node's warnings and output."""
+        return log_file(self._folder, node)
+
     def running(self) -> list[int]:
         """The numbers of the nodes that run now."""
         state = self.state

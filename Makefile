@@ -1,0 +1,49 @@
+# What a machine needs: git, make, and Python 3.11 or newer with venv. Everything else is fetched into .venv and the user's cache, once:
+# each stamp file is written after its step is complete, so that an interrupted run goes on where it was.
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+BENCH_ARGS ?=
+
+BIN := .venv/bin
+STAMPS := .venv/stamps
+STARTED := $(shell date +%s)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test bench lint
+
+help:  ## List the targets
+	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+
+demo: setup  ## Train a small model through a local Kafka, with faults, and audit it (DEMO_ARGS="--steps 30 --seed 1")
+	SEAMLESSFLOW_SETUP_S=$$(( $$(date +%s) - $(STARTED) )) $(BIN)/seamlessflow demo $(DEMO_ARGS)
+
+test: lint  ## Check style, import contracts and types, then run all tests; the summary names what was skipped (PYTEST_ARGS="-k ledger")
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+bench: setup  ## Measure streams, the call path and the trajectory pipeline (BENCH_ARGS)
+	$(BIN)/seamlessflow bench $(BENCH_ARGS)
+
+lint: setup  ## Check style, import contracts and types alone
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+setup: $(STAMPS)/kafka  ## Make .venv and fetch packages, Java and Kafka; at once when it was done before
+
+$(STAMPS)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) is missing or older than 3.11: name another one with make PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' || { echo "$(PYTHON) has no venv: apt install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/packages: $(STAMPS)/venv pyproject.toml constraints.txt
+	$(BIN)/uv pip install --python $(BIN)/python --constraint constraints.txt --editable '.[torch,dev]'
+	@touch $@
+
+$(STAMPS)/kafka: $(STAMPS)/packages infra/broker/jars.py
+	$(BIN)/seamlessflow fetch
+	@touch $@
