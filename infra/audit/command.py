@@ -5,12 +5,11 @@ Exit code 0: no violation. 1: violations, each listed with topic, partition and 
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import orjson
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 from rich.console import Console
 from rich.status import Status
 from rich.table import Table
@@ -18,40 +17,27 @@ from rich.table import Table
 from infra.audit.findings import RULES
 from infra.audit.log import KafkaLog
 from infra.audit.verify import Audit, AuditOptions, Verdict
-from schemas.errors import UsageError
-
-app = App(name="audit", help="Check the log, independently of the processes that wrote it.")
+from infra.cli.where import AS_SET, Where
 
 SHOWN_VIOLATIONS = 50
 """Lines on the screen; the JSON file has them all."""
 
 
-@app.command
 def verify(
     *,
-    bootstrap: str | None = None,
-    namespace: str = "seamlessflow.",
-    json: Path | None = None,
-    staleness_bound: int | None = None,
-    grace_s: float = 5.0,
-    kill_ms: Annotated[tuple[int, ...], Parameter(negative=())] = (),
-    weights: bool = True,
+    json: Annotated[Path | None, Parameter(help="Write the verdict with all figures to this file.")] = None,
+    staleness_bound: Annotated[int | None, Parameter(help="The greatest allowed staleness of a step, in versions.")] = None,
+    grace_s: Annotated[float, Parameter(help="A session that ended within this time may still wait for its trajectory.")] = 5.0,
+    kill_ms: Annotated[
+        tuple[int, ...], Parameter(negative="", help="When an owner was killed, ms since 1970; takeover times count from it.")
+    ] = (),
+    weights: Annotated[bool, Parameter(help="Read the files of all versions.")] = True,
+    where: Where = AS_SET,
 ) -> int:
-    """Check R1-R6, R8 and digests over the whole log; list every violation.
-
-    :param bootstrap: the broker's address; default SEAMLESSFLOW_BOOTSTRAP.
-    :param namespace: the prefix of topics and groups.
-    :param json: write the verdict with all figures to this file.
-    :param staleness_bound: the greatest allowed staleness of a Step, in versions.
-    :param grace_s: a session that ended within this time may still wait for its Trajectory.
-    :param kill_ms: when an owner was killed (milliseconds since 1970), for takeover times; may be repeated.
-    :param weights: read the files of all versions; `--no-weights` leaves them out.
-    """
-    address = bootstrap or os.environ.get("SEAMLESSFLOW_BOOTSTRAP")
-    if not address:
-        raise UsageError("no broker: give --bootstrap HOST:PORT or set SEAMLESSFLOW_BOOTSTRAP")
+    """Check rules R1-R6, R8 and digests over the whole log; list every violation. Exit code 1 where there is one."""
+    connection = where.connection()
     options = AuditOptions(staleness_bound, round(grace_s * 1000), tuple(kill_ms), weights)
-    verdict = audit_cluster(address, namespace, options, Console(stderr=True))
+    verdict = audit_cluster(connection.address(), connection.namespace, options, Console(stderr=True))
     if json is not None:
         json.parent.mkdir(parents=True, exist_ok=True)
         json.write_bytes(orjson.dumps(verdict.as_json(), option=orjson.OPT_INDENT_2))

@@ -87,9 +87,9 @@ WATERMARK: Shape = {
 CONSUMED: Shape = {"watermarks": (["Watermark"], []), "groups_below": (INTEGER, 0), "groups": (LIST, []), "tasks": (MAP, {})}
 STEP: Shape = {
     "step": (INTEGER, REQUIRED), "version": (INTEGER, REQUIRED), "published": ((int, NONE), None), "plan": ("Plan", REQUIRED),
-    "drops": (["Dropped"], []), "consumed": ("Consumed", REQUIRED), "groups_trained": (LIST, []), "trained_tokens": (INTEGER, 0),
-    "staleness": (INTEGER, 0), "weights_sha256": (TEXT, REQUIRED), "optimizer_sha256": (TEXT, ""), "numerics": (MAP, {}),
-    "metrics": (MAP, {}),
+    "drops": (["Dropped"], []), "consumed": ("Consumed", REQUIRED), "groups_trained": (LIST, []), "groups_dropped": (LIST, []),
+    "trained_tokens": (INTEGER, 0), "staleness": (INTEGER, 0), "weights_sha256": (TEXT, REQUIRED), "optimizer_sha256": (TEXT, ""),
+    "numerics": (MAP, {}), "metrics": (MAP, {}),
 }
 DROPS: Shape = {"drops": (["Dropped"], []), "groups": (LIST, []), "consumed": ("Consumed", REQUIRED)}
 GRANT: Shape = {
@@ -98,7 +98,7 @@ GRANT: Shape = {
 ROLE: Shape = {"node": (TEXT, REQUIRED), "role": (TEXT, REQUIRED), "reason": (TEXT, "")}
 DEAD_LETTER: Shape = {
     "topic": (TEXT, REQUIRED), "partition": (INTEGER, REQUIRED), "offset": (INTEGER, REQUIRED), "reason": (TEXT, REQUIRED),
-    "reader": (TEXT, REQUIRED), "key": (BINARY, b""), "value": (BINARY, b""), "headers": (MAP, {}),
+    "reader": (TEXT, REQUIRED), "original_key": (BINARY, b""), "original_value": (BINARY, b""), "original_headers": (MAP, {}),
 }
 
 TOPIC_SHAPES: dict[str, dict[str, Shape]] = {

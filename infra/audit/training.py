@@ -1,7 +1,8 @@
 """R6, second half, and R8 as far as `training` alone tells: what was trained, dropped, published and consumed.
 
 - a session is in at most one Step or Drops, and its place is a Trajectory that counts; `eval` sessions are in none;
-- a trained token (partition, session, node, token) is in one row of one Step; a (group, member) and a group are trained once;
+- a trained token (partition, session, node, token) is in one row of one Step; a (group, member) is trained once, a group is
+  trained or dropped once;
 - `trained_tokens`, `groups_trained` and `staleness` equal their recomputation; staleness is the step's version minus the lowest version
   among its trained tokens, never negative, and within the bound where one is given;
 - Consumed is true and never goes back: all trajectories below a watermark are decided, all decided ones are below it or listed, `close`
@@ -14,6 +15,7 @@ Held in memory: each trained token once (a tuple), each decided trajectory once.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -31,7 +33,7 @@ TokenKey = tuple[int, int, int, int]
 
 @dataclass(slots=True)
 class TrainingRead:
-    """`training`, record by record with `apply`, then `finish`. What it sums up are the report's figures."""
+    """`training` as `read` finds it. What it sums up are the report's figures."""
 
     trajectories: Trajectories
     scores: FirstScores
@@ -45,7 +47,6 @@ class TrainingRead:
     sessions_trained: int = 0
     decided: dict[tuple[int, int], Entry] = field(default_factory=dict)
     members: dict[tuple[int, int], Entry] = field(default_factory=dict)
-    groups: dict[int, Entry] = field(default_factory=dict)
     consumption: Consumption = field(init=False)
 
     def __post_init__(self) -> None:
@@ -57,19 +58,20 @@ class TrainingRead:
         return sum(times - 1 for times in self.times_trained.values())
 
     def read(self, entries: Iterable[Entry]) -> None:
-        """All records, then what can be said only at the end."""
-        for entry in entries:
-            if entry.type == "WeightVersion":
-                self._version(entry)
-            elif entry.type == "Step":
-                self._step(entry)
-            elif entry.type == "Drops":
-                self._drops(entry)
+        """All records, write by write, then what can be said only at the end. The records of a write decide together."""
+        takes = {"WeightVersion": self._version, "Step": self._step, "Drops": self._drops}
+        for _, write in itertools.groupby(entries, lambda entry: entry.nonce):
+            records = [entry for entry in write if entry.type in takes]
+            for entry in records:
+                takes[entry.type](entry)
+            for entry in records:
+                if entry.type != "WeightVersion":
+                    self.consumption.check(entry)
         self._require_published()
 
     def _drops(self, entry: Entry) -> None:
         self._take_drops(entry)
-        self.consumption.check(entry, set(entry["groups"]))
+        self._end_groups(entry, entry["groups"])
 
     def _step(self, entry: Entry) -> None:
         self._number(entry)
@@ -77,7 +79,7 @@ class TrainingRead:
         self._take_drops(entry)
         self._rows(entry, taken)
         self._members(entry, [kept for kept in taken if kept is not None])
-        self.consumption.check(entry, set(entry["groups_trained"]))
+        self._end_groups(entry, [*entry["groups_trained"], *entry["groups_dropped"]])
 
     def _number(self, entry: Entry) -> None:
         need, expected = self.findings.need, max(self.steps, default=0) + 1
@@ -85,6 +87,12 @@ class TrainingRead:
         newest = max((number for number, version in self.versions.items() if version["step"] != entry["step"]), default=None)
         need(entry["version"] == newest, "R8", entry, "step starts from version %d, the newest is %s", entry["version"], newest)
         self.steps[entry["step"]] = entry
+
+    def _end_groups(self, entry: Entry, groups: list[int]) -> None:
+        for group in groups:
+            first = group not in self.consumption.groups
+            self.findings.need(first, "R6", entry, "group %d was decided before", group)
+            self.consumption.groups.add(group)
 
     def _take_drops(self, entry: Entry) -> None:
         for dropped in entry["drops"]:
@@ -154,8 +162,6 @@ class TrainingRead:
         need, groups = self.findings.need, {kept.group for kept in taken if kept.group is not None}
         said = set(entry["groups_trained"])
         need(said == groups, "R6", entry, "groups_trained is %s, the places are of %s", sorted(said), sorted(groups))
-        for group in groups:
-            need(self.groups.setdefault(group, entry) is entry, "R6", entry, "group %d was trained before", group)
         members = Counter((kept.group, kept.member or 0) for kept in taken if kept.group is not None)
         for (group, member), count in members.items():
             first = self.members.setdefault((group or 0, member), entry) is entry and count == 1

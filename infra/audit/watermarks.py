@@ -43,15 +43,15 @@ class Consumption:
             for partition, read in self.trajectories.items() for offset, kept in read.counted.items()
         )
 
-    def check(self, entry: Entry, groups: set[int]) -> None:
-        """Check the Consumed of one record, whose own decisions were told before; `groups` are those that it decides."""
+    def check(self, entry: Entry) -> None:
+        """Check the Consumed of one record, whose own decisions were told before."""
         said = {mark["partition"]: mark for mark in entry["consumed"]["watermarks"]}
         for partition in sorted({*said, *self.before, *self.decided}):
             mark = said.get(partition, NOTHING)
             self._forward(entry, partition, mark)
             self._true(entry, partition, mark)
             self.before[partition] = mark
-        self._groups(entry, groups)
+        self._groups(entry)
         self._tasks(entry)
 
     def _forward(self, entry: Entry, partition: int, mark: Fields) -> None:
@@ -89,10 +89,9 @@ class Consumption:
             not passed, "R6", entry, "partition %d: score watermark %d passes the scores of undecided %s", partition, mark["score"], passed
         )
 
-    def _groups(self, entry: Entry, groups: set[int]) -> None:
+    def _groups(self, entry: Entry) -> None:
         need, below, listed = self.findings.need, entry["consumed"]["groups_below"], set(entry["consumed"]["groups"])
         need(below >= self.groups_below, "R6", entry, "groups_below %d after %d", below, self.groups_below)
-        self.groups |= groups
         missing = sorted(group for group in self.groups if group >= below and group not in listed)
         need(not missing, "R6", entry, "groups %s are decided, Consumed does not say so (below %d)", missing, below)
         known = self.groups | self.dropped_groups

@@ -387,6 +387,17 @@ def groups_that_are_not_those_of_the_places(log: RawLog) -> None:
 
 
 @planted("R6", "training", 0, 30)
+def a_group_trained_after_it_was_dropped(log: RawLog) -> None:
+    log.at("training", 0, 20)["groups"].append(3)
+
+
+@planted("R6", "training", 0, 30)
+def a_member_trained_twice(log: RawLog) -> None:
+    for where in (("sessions", 1, 10), ("trajectories", 1, 0)):
+        log.at(*where)["group"] = 0
+
+
+@planted("R6", "training", 0, 30)
 def a_step_number_left_out(log: RawLog) -> None:
     log.at("training", 0, 30)["step"] = 3
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from raw_log import complete_log
+from raw_log import RawLog, complete_log
 
 from infra.audit.findings import RULES
 
@@ -57,6 +57,33 @@ def test_a_session_that_just_ended_may_wait_for_its_trajectory(tmp_path: Path) -
     log.session(270, "Close", session=260)
     assert log.audit(grace_ms=1).audit_ok
     assert not log.audit(grace_ms=0).audit_ok
+
+
+def retention_takes(log: RawLog, below: int) -> None:
+    for where in [where for where in log.records if where[:2] == ("sessions", 0) and where[2] < below]:
+        del log.records[where]
+
+
+def test_after_retention_the_reading_begins_at_the_owners_position(tmp_path: Path) -> None:
+    log = complete_log(tmp_path)
+    retention_takes(log, below=100)
+    log.commits["rollout"][0] = (180, "epoch=30")
+    verdict = log.audit()
+    assert verdict.violations == []
+    assert verdict.figures.sessions == 2 + 1  # those of offsets 180 and 220, and the one of partition 1
+
+
+def test_after_retention_without_a_position_nothing_counts_before_a_reset(tmp_path: Path) -> None:
+    log = complete_log(tmp_path)
+    retention_takes(log, below=100)
+    log.commits["rollout"][0] = (20, "epoch=0")
+    log.commits["assembler"].pop(0)
+    assert log.audit().figures.sessions == 1
+    log.put("grants", 0, 40, "Grant", node="c", incarnation="z")["partition"] = 0
+    log.session(170, "Claim", epoch=40, node="c", incarnation="z", reset=True)
+    log.session(175, "Open", nonce=b"o1", check="ffffff")
+    assert set(log.audit().figures.ignored) >= {"before a reset"}
+    assert log.audit().figures.sessions == 4
 
 
 def test_dead_letters_are_counted_by_topic_and_reason(tmp_path: Path) -> None:
