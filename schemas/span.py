@@ -29,7 +29,8 @@ class Span(Record, frozen=True, kw_only=True):
 
     `tokens` int32[n]; `logprobs` float32[n], nats, of the distribution that was sampled (temperature applied, R11); n may be 0 only
     where `finish` says how the request ended. `epoch` is the owner's Grant. `version` is the weights' number for all n tokens;
-    `kv_version` is the oldest version in the cache that they were sampled over (equal in mode `exact`, R9).
+    `kv_version` is the oldest version in the cache that they were sampled over (equal in mode `exact`, R9). `engine_ms`, on a closing
+    span, is how long the engine had the request under this owner, by the owner's clock: what an agent waited beyond it, the log cost.
 
     :raises ValueError: lengths differ, a logprob is not finite, or the span says nothing.
     """
@@ -44,6 +45,7 @@ class Span(Record, frozen=True, kw_only=True):
     kv_version: int
     finish: Finish | None = None
     detail: str = ""
+    engine_ms: float = 0.0
     auxiliary: list[Auxiliary] = []
 
     def __post_init__(self) -> None:

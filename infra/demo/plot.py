@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 
@@ -21,7 +22,7 @@ def plot(values: Sequence[float], width: int, height: int, low: float = 0.0, hig
 def _columns(values: Sequence[float], width: int) -> list[float]:
     count = min(width, len(values))
     bounds = [len(values) * index // count for index in range(count + 1)]
-    return [sum(values[start:end]) / (end - start) for start, end in zip(bounds, bounds[1:], strict=False)]
+    return [sum(values[start:end]) / (end - start) for start, end in pairwise(bounds)]
 
 
 def _level(value: float, height: int, low: float, high: float) -> int:

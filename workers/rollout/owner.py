@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import anyio
 import structlog
 
 from schemas.identity import Position
@@ -155,8 +156,9 @@ class Owner:
                 continue
             request = candidate.request
             self._buffers.open(
-                candidate.id, session=candidate.session.offset, start=request.accepted, stream=request.record.stream
-            )
+                candidate.id, session=candidate.session.offset, start=request.accepted, stream=request.record.stream,
+                now=anyio.current_time(),
+            )  # fmt: skip
             prefix = request.prompt_ids() + request.token_ids()
             await self._engine.submit(Job(candidate.id, prefix, request.record.sampling, request.accepted))
 

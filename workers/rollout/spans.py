@@ -19,6 +19,7 @@ class _Buffer:
     session: int
     start: int
     stream: bool
+    opened_s: float
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: tuple[int, int] = (0, 0)
@@ -44,9 +45,9 @@ class SpanBuffers:
     def __len__(self) -> int:
         return len(self._buffers)
 
-    def open(self, job: JobId, *, session: int, start: int, stream: bool) -> None:
-        """Expect tokens of a job from index `start` of its request on."""
-        self._buffers[job] = _Buffer(session, start, stream)
+    def open(self, job: JobId, *, session: int, start: int, stream: bool, now: float) -> None:
+        """Expect tokens of a job from index `start` of its request on; the engine gets it now."""
+        self._buffers[job] = _Buffer(session, start, stream, now)
 
     def absorb(self, emissions: Iterable[Emission], now: float) -> list[OwnedSpan]:
         """Take tokens in; answers the spans that are complete. Tokens of a job that was dropped are dropped."""
@@ -96,18 +97,18 @@ class SpanBuffers:
         buffer.logprobs += emission.logprobs
         if emission.finish is not None:
             del self._buffers[emission.id]
-            spans.append(_cut(emission.id, buffer, emission))
+            spans.append(_cut(emission.id, buffer, emission, engine_ms=(now - buffer.opened_s) * 1e3))
         elif buffer.stream and len(buffer.tokens) >= self._stream_tokens:
             spans.append(_cut(emission.id, buffer))
         return spans
 
 
-def _cut(job: JobId, buffer: _Buffer, ending: Emission | None = None) -> OwnedSpan:
+def _cut(job: JobId, buffer: _Buffer, ending: Emission | None = None, engine_ms: float = 0.0) -> OwnedSpan:
     span = Span(
         session=buffer.session, request=job.request, epoch=job.epoch, start=buffer.start,
         tokens=pack_i4(buffer.tokens), logprobs=pack_f4(buffer.logprobs),
         version=buffer.versions[0], kv_version=buffer.versions[1],
-        finish=ending.finish if ending else None, detail=ending.detail if ending else "",
+        finish=ending.finish if ending else None, detail=ending.detail if ending else "", engine_ms=engine_ms,
     )
     buffer.start += len(buffer.tokens)
     buffer.tokens, buffer.logprobs = [], []
