@@ -40,7 +40,7 @@ class TorchTrainee:
         if initial is None:
             return publish(self._settings.weights_dir, self._learner.model, self._chat, version=0, step=None)
         if (initial.tokenizer_sha256, initial.template_sha256) != (self._chat.tokenizer_sha256, self._chat.template_sha256):
-            raise UsageError(f"{self._settings.model_dir} is not the model folder that the run began with: its tokenizer or template differs")
+            raise UsageError(f"{self._settings.model_dir} is not what this run began with: its tokenizer or template differs")
         weights = fetch(initial)
         require_fit(weights, self._learner.model)
         self._learner.restore(weights, {}, 0)
