@@ -15,11 +15,11 @@ __all__ = ["Draws", "draws_of"]
 
 _WORD = 2**64
 _WORDS_PER_BLOCK = 4
-_BLOCKS_PER_FILL = 16
+_BLOCKS_PER_FILL = 8
 
 
 class Draws:
-    """Random access to one request's numbers, computed 64 at a time. `key` is Philox's: two words of 64 bits."""
+    """Random access to one request's numbers, computed 32 at a time. `key` is Philox's: two words of 64 bits."""
 
     __slots__ = ("_first", "_key", "_numbers")
 
