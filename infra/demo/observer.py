@@ -41,13 +41,18 @@ class Observer:
     tokens: int = 0
     episodes: int = 0
     ended: int = 0
+    _changed: anyio.Event = field(default_factory=anyio.Event)
     _rate: deque[tuple[float, int]] = field(default_factory=deque)
 
     async def run(self, log: Log) -> None:
         """Follow all topics from their beginning, until cancelled."""
         async with anyio.create_task_group() as tasks:
             for topic, take in self._takers():
-                tasks.start_soon(_follow, log, topic, take)
+                tasks.start_soon(self._follow, log, topic, take)
+
+    async def change(self) -> None:
+        """Wait until more of the log was read."""
+        await self._changed.wait()
 
     def tokens_per_s(self) -> float:
         """Counted tokens per second over the last seconds."""
@@ -119,9 +124,10 @@ class Observer:
         if isinstance(entry.record, NodeStatus):
             self.nodes[entry.record.node] = entry.record
 
-
-async def _follow(log: Log, topic: Topic, take: Callable[[Entry[Record]], None]) -> None:
-    async with log.follow_all(topic) as reader:
-        while True:
-            for entry in await reader.read(timeout_s=POLL_S):
-                take(entry)
+    async def _follow(self, log: Log, topic: Topic, take: Callable[[Entry[Record]], None]) -> None:
+        async with log.follow_all(topic) as reader:
+            while True:
+                for entry in await reader.read(timeout_s=POLL_S):
+                    take(entry)
+                self._changed.set()
+                self._changed = anyio.Event()
