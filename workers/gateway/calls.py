@@ -137,7 +137,8 @@ class Call:
     async def end(self) -> RequestState:
         """Wait for the end of the request.
 
-        :raises Problem: it failed or was cancelled (422), its session was closed (410), or nothing came for `hold_s` (503).
+        :raises Problem: it failed or was cancelled (422), its session was closed (410), nothing came for `hold_s` or the gateway
+            stops (503).
         """
         while not self._waiter.is_over():
             await self._news(self._calls.settings.hold_s)
@@ -173,8 +174,11 @@ class Call:
     async def _news(self, limit_s: float) -> bool:
         """Wait for news for at most `limit_s`; answers whether there are any.
 
-        :raises Problem: 503, nothing has come for `hold_s`.
+        :raises Problem: 503, nothing has come for `hold_s`, or the gateway stops.
         """
+        if self._calls.mirror.is_dismissed:
+            self._reason = "gateway stops"
+            raise unavailable("this gateway stops: call again")
         held_until = self._waiter.progress_at + self._calls.settings.hold_s
         left_s = held_until - anyio.current_time()
         if left_s <= 0:

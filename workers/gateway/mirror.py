@@ -101,6 +101,7 @@ class Mirror:
     def __init__(self, starts: Mapping[int, Start], chat: Chat, ended_limit: int, on_leaver: Callable[[Leaver], None]) -> None:
         self.ledgers: dict[int, Ledger] = {partition: start.ledger() for partition, start in starts.items()}
         self.caught_up = False
+        self.is_dismissed = False
         self._starts = starts
         self._chat = chat
         self._on_leaver = on_leaver
@@ -186,6 +187,13 @@ class Mirror:
             served.abandoned[waiter.nonce] = reason
         else:
             self._on_leaver(Leaver(waiter.partition, waiter.session.offset, waiter.request.offset, reason))
+
+    def dismiss(self) -> None:
+        """The gateway stops: every call is to give up now."""
+        self.is_dismissed = True
+        for served in self._served.values():
+            for waiter in served.waiters.values():
+                waiter.wake()
 
     async def end_of(self, session: SessionState) -> None:
         """Wait until the session's end was read."""

@@ -5,8 +5,9 @@ uvicorn keeps its tasks to itself, so a gateway that is asked to stop first tell
 
 from __future__ import annotations
 
+import math
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from starlette.types import ASGIApp
 from schemas.errors import SetupError
 
 BACKLOG = 2048
+DISMISS_S = 2.0
+"""How long dismissed calls may take to answer."""
 
 
 class Server(uvicorn.Server):
@@ -54,17 +57,19 @@ def write_address(file: Path, url: str) -> None:
     temporary.rename(file)
 
 
-async def serve(app: ASGIApp, listener: socket.socket, stop: anyio.Event, drain_s: float) -> None:
-    """Serve until `stop`; then let calls in flight end for `drain_s`, and cancel the others."""
+async def serve(app: ASGIApp, listener: socket.socket, stop: anyio.Event, drain_s: float, dismiss: Callable[[], None]) -> None:
+    """Serve until `stop`; then let calls in flight end for `drain_s`, and `dismiss` the others: they are to answer and end."""
     config = uvicorn.Config(
         app, http="httptools", ws="none", loop="none", lifespan="off", log_config=None, access_log=False, server_header=False,
-        date_header=False, backlog=BACKLOG, timeout_graceful_shutdown=max(1, round(drain_s)),
+        date_header=False, backlog=BACKLOG, timeout_graceful_shutdown=math.ceil(drain_s + DISMISS_S),
     )
     server = Server(config)
 
     async def end_on_stop() -> None:
         await stop.wait()
         server.should_exit = True
+        await anyio.sleep(drain_s)
+        dismiss()
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(end_on_stop)

@@ -41,7 +41,7 @@ def role(settings: GatewaySettings) -> Role:
 
 
 async def serve(settings: GatewaySettings, log: Log, watch: Watch, *, task_status: TaskStatus[None]) -> None:
-    """Serve until cancelled; then let calls in flight end for `drain_s`, and cancel the requests of the others.
+    """Serve until cancelled; then let calls in flight end for `drain_s`, answer the others with 503 and cancel their requests.
 
     :raises SetupError: the port is taken.
     :raises UsageError: the model folder holds no tokenizer.
@@ -83,7 +83,7 @@ async def _run(
         tasks.start_soon(_write_cancels, to_cancel, writer)
         tasks.start_soon(_catch_up, log, mirror, watch, task_status)
         app = App(Calls(settings, log, mirror, writer, chat)).starlette()
-        await serve_http(app, listener, stop, settings.drain_s)
+        await serve_http(app, listener, stop, settings.drain_s, mirror.dismiss)
         await _cancel_the_rest(to_cancel, writer)
         tasks.cancel_scope.cancel()
 
