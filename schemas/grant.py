@@ -11,12 +11,14 @@ from schemas.session import Cause
 class Grant(Record, frozen=True, kw_only=True):
     """Partition `partition` belongs to incarnation `incarnation` of `node` from now on; the offset of this record is the epoch.
 
-    An empty `node` revokes. Key: `partition/N`. `reason` is for people, with its figures.
+    An empty `node` revokes; `holder` is then the incarnation that has to let go before anybody else is granted it (the record before may be
+    compacted away). Key: `partition/N`. `reason` is for people, with its figures.
     """
 
     partition: int
     node: str = ""
     incarnation: str = ""
+    holder: str = ""
     cause: Cause = "joined"
     reason: str = ""
 

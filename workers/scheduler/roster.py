@@ -1,0 +1,87 @@
+"""The fold of `nodes` as one scheduler sees it: who reported what, how many of its own Ticks ago, and what the operator wishes. Pure.
+
+Invariants: time passes only by own Ticks that were read back, so a slow broker kills nobody; an incarnation that another one of the same
+name followed never comes back, whatever it still reports; of two schedulers the one whose first Tick stands later in the log goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from schemas.node import Control, NodeStatus, Tick
+from schemas.record import Record
+from workers.scheduler.view import HeldGrant, NodeView, View
+
+__all__ = ["Roster"]
+
+
+class _Seen(NamedTuple):
+    status: NodeStatus
+    at_tick: int
+    is_heard: bool
+
+
+class Roster:
+    """Made with the scheduler's own random name. `ticks` counts its own Ticks read back."""
+
+    def __init__(self, scheduler: str, dead_ticks: int) -> None:
+        self._scheduler, self._dead_ticks = scheduler, dead_ticks
+        self._nodes: dict[str, _Seen] = {}
+        self._gone: dict[str, set[str]] = {}
+        self._draining: set[str] = set()
+        self._is_paused = False
+        self.ticks = 0
+        self.successor: str | None = None
+
+    def apply(self, record: Record, *, is_heard: bool) -> None:
+        """Take in the next record. `is_heard`: it was written while this scheduler ran, not found in the log at its start."""
+        match record:
+            case NodeStatus():
+                self._report(record, is_heard)
+            case Tick():
+                self._tick(record)
+            case Control():
+                self._control(record)
+            case _:
+                pass
+
+    def view(self, partitions: int, grants: Mapping[int, HeldGrant]) -> View:
+        """The snapshot now."""
+        return View(
+            partitions=partitions, nodes={name: self._node(seen) for name, seen in self._nodes.items()}, grants=grants,
+            is_paused=self._is_paused, draining=frozenset(self._draining), dead_ticks=self._dead_ticks,
+        )
+
+    def _report(self, status: NodeStatus, is_heard: bool) -> None:
+        before, gone = self._nodes.get(status.node), self._gone.setdefault(status.node, set())
+        if status.incarnation in gone:
+            return
+        if before is not None and before.status.incarnation != status.incarnation:
+            gone.add(before.status.incarnation)
+        self._nodes[status.node] = _Seen(status, self.ticks, is_heard)
+
+    def _tick(self, tick: Tick) -> None:
+        if tick.scheduler == self._scheduler:
+            self.ticks += 1
+        elif tick.number == 1 and self.ticks:
+            self.successor = tick.scheduler
+
+    def _control(self, control: Control) -> None:
+        match control.command:
+            case "pause":
+                self._is_paused = True
+            case "resume":
+                self._is_paused = False
+            case "drain":
+                self._draining.add(control.node)
+            case "undrain":
+                self._draining.discard(control.node)
+
+    def _node(self, seen: _Seen) -> NodeView:
+        status = seen.status
+        return NodeView(
+            node=status.node, incarnation=status.incarnation, tags=tuple(status.tags), state=status.state, capacity=status.capacity,
+            ticks=self.ticks - seen.at_tick, is_heard=seen.is_heard, grants_seen=status.grants_seen,
+            partitions=frozenset(status.partitions),
+        )
