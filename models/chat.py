@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from schemas.errors import UsageError
 
-__all__ = ["CHAT_FILE", "CharacterChat", "Chat", "load_chat"]
+__all__ = ["CHAT_FILE", "CharacterChat", "Chat", "NumberChat", "load_chat"]
 
 CHAT_FILE = "tokenizer.json"
 
@@ -34,7 +36,9 @@ TEMPLATE: dict[str, tuple[list[str], list[str]]] = {
     "developer": ([SYSTEM], [END]),
     "tool": ([TOOL], [END]),
 }
-"""Role -> the special tokens before and after a message's characters. A user's message is its characters alone."""
+"""Role -> the special tokens before and after a message's text. A user's message is its text alone."""
+
+_NUMBER_OR_CHARACTER = re.compile(r"(?:0|[1-9][0-9]{0,8}) |.", re.DOTALL)
 
 
 class Chat(Protocol):
@@ -98,12 +102,76 @@ class Chat(Protocol):
         ...
 
 
-class CharacterChat:
+class _TemplatedChat(ABC):
+    """The template of `TEMPLATE` over any numbering of characters and special tokens."""
+
+    KIND: ClassVar[str]
+    """Names the class in `tokenizer.json`."""
+
+    @abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """Token ids of plain text, without special tokens."""
+
+    @abstractmethod
+    def _special(self, name: str) -> int:
+        """The id of a special token."""
+
+    @abstractmethod
+    def _vocabulary(self) -> dict[str, Any]:
+        """What tells this vocabulary from others of its kind."""
+
+    @property
+    def stop_token_ids(self) -> list[int]:
+        """The end token alone."""
+        return [self._special(END)]
+
+    @cached_property
+    def tokenizer_sha256(self) -> str:
+        """Hex digest of the kind and of its vocabulary in its order."""
+        return _digest({"chat": self.KIND, **self._vocabulary()})
+
+    @cached_property
+    def template_sha256(self) -> str:
+        """Hex digest of the template: opening, generation prefix, and what surrounds each role's text."""
+        return _digest(_template())
+
+    def opening(self) -> list[int]:
+        """`<bos>`."""
+        return [self._special(BOS)]
+
+    def message(self, role: str, content: str) -> list[int]:
+        """A user's text alone; any other role's between its special token and `<end>`.
+
+        :raises ValueError: names the role or the character that is unknown.
+        """
+        if role not in TEMPLATE:
+            raise ValueError(f"role {role!r} is unknown: use one of {', '.join(TEMPLATE)}")
+        before, after = ([self._special(name) for name in names] for names in TEMPLATE[role])
+        return [*before, *self.encode(content), *after]
+
+    def generation(self) -> list[int]:
+        """`<asst>`."""
+        return [self._special(ASSISTANT)]
+
+    def closing(self, sampled: Sequence[int]) -> list[int]:
+        """`<end>`, unless the sampled tokens end with it."""
+        end = self._special(END)
+        return [] if sampled and sampled[-1] == end else [end]
+
+    def save(self, folder: Path) -> None:
+        """Write `tokenizer.json`: kind, vocabulary and template, readable by `load_chat`."""
+        content = {"chat": self.KIND, **self._vocabulary(), "template": _template()}
+        (folder / CHAT_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+class CharacterChat(_TemplatedChat):
     """One token per character, and six special tokens; by default the demo's vocabulary of 58.
 
     One user turn renders to `<bos>` + characters + `<asst>`. Two user messages in a row are one run of characters.
     Ids: the special tokens in the order of `SPECIALS`, then `characters` in their order.
     """
+
+    KIND = "character"
 
     def __init__(self, characters: str = CHARACTERS) -> None:
         if len(set(characters)) != len(characters):
@@ -116,21 +184,6 @@ class CharacterChat:
     def vocabulary_size(self) -> int:
         """Number of token ids."""
         return len(self._symbols)
-
-    @property
-    def stop_token_ids(self) -> list[int]:
-        """The end token alone."""
-        return [self._ids[END]]
-
-    @cached_property
-    def tokenizer_sha256(self) -> str:
-        """Hex digest of special tokens and characters, in their order."""
-        return _digest(self._vocabulary())
-
-    @cached_property
-    def template_sha256(self) -> str:
-        """Hex digest of the template: opening, generation prefix, and what surrounds each role's characters."""
-        return _digest(_template())
 
     def encode(self, text: str) -> list[int]:
         """Token ids, one per character.
@@ -154,38 +207,57 @@ class CharacterChat:
                 raise ValueError(f"token {token} is outside the vocabulary of {len(self._symbols)}")
         return "".join(self._symbols[token] for token in tokens)
 
-    def opening(self) -> list[int]:
-        """`<bos>`."""
-        return [self._ids[BOS]]
-
-    def message(self, role: str, content: str) -> list[int]:
-        """A user's characters; any other role's between its special token and `<end>`.
-
-        :raises ValueError: names the role or the character that is unknown.
-        """
-        if role not in TEMPLATE:
-            raise ValueError(f"role {role!r} is unknown: use one of {', '.join(TEMPLATE)}")
-        before, after = TEMPLATE[role]
-        return [*self._special(before), *self.encode(content), *self._special(after)]
-
-    def generation(self) -> list[int]:
-        """`<asst>`."""
-        return [self._ids[ASSISTANT]]
-
-    def closing(self, sampled: Sequence[int]) -> list[int]:
-        """`<end>`, unless the sampled tokens end with it."""
-        return [] if sampled and sampled[-1] == self._ids[END] else [self._ids[END]]
-
-    def save(self, folder: Path) -> None:
-        """Write `tokenizer.json`: vocabulary and template, readable by `load_chat`."""
-        content = {"chat": "character", **self._vocabulary(), "template": _template()}
-        (folder / CHAT_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-    def _special(self, names: list[str]) -> list[int]:
-        return [self._ids[name] for name in names]
+    def _special(self, name: str) -> int:
+        return self._ids[name]
 
     def _vocabulary(self) -> dict[str, Any]:
         return {"specials": list(SPECIALS), "characters": self._characters}
+
+
+class NumberChat(_TemplatedChat):
+    """The language of the paced engine: a token below 10^9 is its own number and a space, `7` is `"7 "`; nothing stops a turn early.
+
+    Any other text is one token per character, 2 * 10^9 + its code point; special tokens begin at 2.1 * 10^9. So agents may send any text,
+    and what they are answered says which tokens were sampled.
+    """
+
+    KIND = "number"
+    FIRST_CHARACTER = 2_000_000_000
+    FIRST_SPECIAL = 2_100_000_000
+
+    @property
+    def vocabulary_size(self) -> int:
+        """One more than the greatest id."""
+        return self.FIRST_SPECIAL + len(SPECIALS)
+
+    @property
+    def stop_token_ids(self) -> list[int]:
+        """None: the paced engine takes stop tokens for indexes."""
+        return []
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids: numbers that a space follows are theirs, any other character is one."""
+        return [int(part) if len(part) > 1 else self.FIRST_CHARACTER + ord(part) for part in _NUMBER_OR_CHARACTER.findall(text)]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Numbers and characters, special tokens left out.
+
+        :raises ValueError: names an id outside the vocabulary.
+        """
+        return "".join(self._text(token) for token in tokens)
+
+    def _text(self, token: int) -> str:
+        if not 0 <= token < self.vocabulary_size:
+            raise ValueError(f"token {token} is outside the vocabulary of {self.vocabulary_size}")
+        if token >= self.FIRST_SPECIAL:
+            return ""
+        return f"{token} " if token < self.FIRST_CHARACTER else chr(token - self.FIRST_CHARACTER)
+
+    def _special(self, name: str) -> int:
+        return self.FIRST_SPECIAL + SPECIALS.index(name)
+
+    def _vocabulary(self) -> dict[str, Any]:
+        return {"specials": list(SPECIALS)}
 
 
 def load_chat(folder: Path) -> Chat:
@@ -198,19 +270,24 @@ def load_chat(folder: Path) -> Chat:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read as the chat of a model: {error}") from error
-    return _character_chat(path, content)
+    return _chat_of(path, content)
 
 
-def _character_chat(path: Path, content: object) -> CharacterChat:
-    if not isinstance(content, dict) or content.get("chat") != "character" or not isinstance(content.get("characters"), str):
-        raise UsageError(f"{path} does not describe a chat that this software knows: expected \"chat\": \"character\"")
-    if content.get("specials") != list(SPECIALS) or content.get("template") != json.loads(json.dumps(_template())):
+def _chat_of(path: Path, content: object) -> Chat:
+    if not isinstance(content, dict) or content.get("chat") not in (CharacterChat.KIND, NumberChat.KIND):
+        raise UsageError(f'{path} does not describe a chat that this software knows: expected "chat": "character" or "number"')
+    if content.get("specials") != list(SPECIALS) or content.get("template") != _template():
         raise UsageError(f"{path} was written for other special tokens or another template than this software has")
+    if content["chat"] == NumberChat.KIND:
+        return NumberChat()
+    if not isinstance(content.get("characters"), str):
+        raise UsageError(f"{path} lacks its characters")
     return CharacterChat(content["characters"])
 
 
 def _template() -> dict[str, Any]:
-    return {"opening": [BOS], "generation": [ASSISTANT], "messages": TEMPLATE}
+    messages = {role: [before, after] for role, (before, after) in TEMPLATE.items()}
+    return {"opening": [BOS], "generation": [ASSISTANT], "messages": messages}
 
 
 def _digest(content: Mapping[str, Any]) -> str:
