@@ -101,21 +101,24 @@ def _require_known(topic: str, kind: object, headers: dict[str, bytes], shape: S
 def _filled(name: str, shape: Shape, raw: object) -> Fields:
     if not isinstance(raw, dict):
         raise Unreadable(f"{name} is not a map but {type(raw).__name__}")
-    return {field: _value(f"{name}.{field}", kind, raw.get(field, default)) for field, (kind, default) in shape.items()}
+    fields = {}
+    for field, (kind, default) in shape.items():
+        value = raw.get(field, default)
+        if not isinstance(kind, tuple) or type(value) not in kind:  # exact types: a bool is no number
+            value = _part(name, field, kind, value)
+        fields[field] = value
+    return fields
 
 
-def _value(name: str, kind: Kind, value: Any) -> Any:
+def _part(name: str, field: str, kind: Kind, value: Any) -> Any:
+    """A field that is no plain value of its kind: a map of its own, a list of such, or an error."""
     if value is REQUIRED:
-        raise Unreadable(f"{name} is missing")
+        raise Unreadable(f"{name}.{field} is missing")
     if isinstance(kind, str):
         return _filled(kind, PART_SHAPES[kind], value)
-    if isinstance(kind, list):
-        if not isinstance(value, list):
-            raise Unreadable(f"{name} is {type(value).__name__}")
+    if isinstance(kind, list) and isinstance(value, list):
         return [_filled(kind[0], PART_SHAPES[kind[0]], each) for each in value]
-    if not isinstance(value, kind) or (isinstance(value, bool) and bool not in kind):
-        raise Unreadable(f"{name} is {type(value).__name__}")
-    return value
+    raise Unreadable(f"{name}.{field} is {type(value).__name__}")
 
 
 def _count(name: str, data: bytes, width_bytes: int = 4) -> int:

@@ -31,7 +31,7 @@ def read_scores(entries: Iterable[Entry], trajectories: Trajectories, findings: 
 
 def _check_subject(entry: Entry, trajectories: Trajectories, findings: Findings) -> None:
     read = trajectories[entry.partition]
-    stands = entry["trajectory"] in read.closes or entry["trajectory"] < read.begin
+    stands = entry["trajectory"] in read.offsets or entry["trajectory"] < read.begin
     findings.need(stands, "R6", entry, "score of %d, where no Trajectory stands", entry["trajectory"])
     kept = read.counted.get(entry["trajectory"])
     if kept is not None:

@@ -49,7 +49,7 @@ CLAIM: Shape = {
 SPAN: Shape = {
     "session": (INTEGER, REQUIRED), "request": (INTEGER, REQUIRED), "epoch": (INTEGER, REQUIRED), "start": (INTEGER, REQUIRED),
     "tokens": (BINARY, REQUIRED), "logprobs": (BINARY, REQUIRED), "version": (INTEGER, REQUIRED), "kv_version": (INTEGER, REQUIRED),
-    "finish": ((str, NONE), None), "detail": (TEXT, ""), "auxiliary": (LIST, []),
+    "finish": ((str, NONE), None), "detail": (TEXT, ""), "engine_ms": (NUMBER, 0.0), "auxiliary": (LIST, []),
 }
 NODE: Shape = {
     "request": (INTEGER, REQUIRED), "parent": (INTEGER, -1), "parent_length": (INTEGER, 0), "prompt": (INTEGER, REQUIRED),
@@ -93,7 +93,8 @@ STEP: Shape = {
 }
 DROPS: Shape = {"drops": (["Dropped"], []), "groups": (LIST, []), "consumed": ("Consumed", REQUIRED)}
 GRANT: Shape = {
-    "partition": (INTEGER, REQUIRED), "node": (TEXT, ""), "incarnation": (TEXT, ""), "cause": (TEXT, "joined"), "reason": (TEXT, ""),
+    "partition": (INTEGER, REQUIRED), "node": (TEXT, ""), "incarnation": (TEXT, ""), "cause": (TEXT, "joined"), "holder": (TEXT, ""),
+    "reason": (TEXT, ""),
 }
 ROLE: Shape = {"node": (TEXT, REQUIRED), "role": (TEXT, REQUIRED), "reason": (TEXT, "")}
 DEAD_LETTER: Shape = {

@@ -11,6 +11,7 @@ Held in memory: one Kept per Trajectory that counts, with masks and versions of 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -54,18 +55,29 @@ class Kept:
 
 @dataclass(slots=True)
 class PartitionTrajectories:
-    """The Trajectories of one partition from offset `begin`: those that count by offset; all offsets with their Close; duplicates."""
+    """The Trajectories of one partition from offset `begin`: those that count, by offset; `offsets` of all."""
 
     begin: int = 0
     counted: dict[int, Kept] = field(default_factory=dict)
-    closes: dict[int, int] = field(default_factory=dict)
-    duplicates: set[int] = field(default_factory=set)
+    offsets: set[int] = field(default_factory=set)
     sessions: set[int] = field(default_factory=set)
-    greatest_close: int = -1
+    greatest_closes: list[tuple[int, int]] = field(default_factory=list)
+    """(offset, greatest Close up to and with it), in the order of offsets."""
+
+    @property
+    def greatest_close(self) -> int:
+        """Of all Trajectories read so far; −1 without any."""
+        return self.greatest_closes[-1][1] if self.greatest_closes else -1
+
+    @property
+    def end(self) -> int:
+        """The offset after the last Trajectory."""
+        return self.greatest_closes[-1][0] + 1 if self.greatest_closes else self.begin
 
     def close_below(self, offset: int) -> int:
         """The greatest Close among the Trajectories below `offset`; −1 without any."""
-        return max((close for at, close in self.closes.items() if at < offset), default=-1)
+        count = bisect_left(self.greatest_closes, (offset, -1))
+        return self.greatest_closes[count - 1][1] if count else -1
 
 
 Trajectories = defaultdict[int, PartitionTrajectories]
@@ -97,11 +109,11 @@ def check_complete(
 
 
 def _keep(entry: Entry, read: PartitionTrajectories) -> None:
-    read.closes[entry.offset] = entry["close"]
-    if entry["close"] <= read.greatest_close:
-        read.duplicates.add(entry.offset)
+    duplicate = entry["close"] <= read.greatest_close
+    read.greatest_closes.append((entry.offset, max(read.greatest_close, entry["close"])))
+    read.offsets.add(entry.offset)
+    if duplicate:
         return
-    read.greatest_close = entry["close"]
     read.sessions.add(entry["session"])
     nodes = [KeptNode(node["parent"], node["parent_length"], node["mask"], node["versions"]) for node in entry["nodes"]]
     read.counted[entry.offset] = Kept(

@@ -6,15 +6,47 @@ train it again; if `close` were too low, a restart would take a duplicate for a 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from bisect import bisect_left, insort
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from infra.audit.entry import Entry, Fields
 from infra.audit.findings import Findings
 from infra.audit.scores import FirstScores
-from infra.audit.trajectories import Kept, PartitionTrajectories, Trajectories
+from infra.audit.trajectories import PartitionTrajectories, Trajectories
 
 NOTHING: Fields = {"trajectory": 0, "close": -1, "decided": [], "score": 0}
+
+
+@dataclass(slots=True)
+class PartitionDecisions:
+    """Offsets of training trajectories of one partition, in order. `last_scores`, of undecided ones: (last of its first `ok` Scores, offset)."""
+
+    undecided: list[int]
+    last_scores: list[tuple[int, int]]
+    decided: list[int] = field(default_factory=list)
+
+    @classmethod
+    def before(cls, read: PartitionTrajectories, scores: dict[int, list[int]]) -> PartitionDecisions:
+        """Nothing decided yet."""
+        undecided = sorted(offset for offset, kept in read.counted.items() if kept.purpose == "train")
+        return cls(undecided, sorted((max(scores[offset]), offset) for offset in undecided if scores.get(offset)))
+
+    def decide(self, offset: int, scores: list[int]) -> None:
+        """The trajectory at `offset` entered a Step or Drops record."""
+        insort(self.decided, offset)
+        _take(self.undecided, offset)
+        if scores:
+            _take(self.last_scores, (max(scores), offset))
+
+
+Item = TypeVar("Item", int, tuple[int, int])
+
+
+def _take(items: list[Item], item: Item) -> None:
+    at = bisect_left(items, item)
+    if items[at:at + 1] == [item]:
+        del items[at]
 
 
 @dataclass(slots=True)
@@ -26,27 +58,33 @@ class Consumption:
     findings: Findings
     train_groups: frozenset[int] = frozenset()
     dropped_groups: set[int] = field(default_factory=set)
-    decided: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    partitions: dict[int, PartitionDecisions] = field(init=False)
     groups: set[int] = field(default_factory=set)
     before: dict[int, Fields] = field(default_factory=dict)
     groups_below: int = 0
     tasks: dict[int, int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.partitions = {
+            partition: PartitionDecisions.before(read, self.scores.get(partition, {})) for partition, read in self.trajectories.items()
+        }
+
     def decide(self, partition: int, trajectory: int) -> None:
         """The trajectory at this offset entered a Step or Drops record."""
-        self.decided[partition].add(trajectory)
+        scores = self.scores.get(partition, {}).get(trajectory, [])
+        self._decisions(partition).decide(trajectory, scores)
 
     def undecided(self) -> int:
         """Training trajectories that no record decided yet."""
-        return sum(
-            kept.purpose == "train" and offset not in self.decided[partition]
-            for partition, read in self.trajectories.items() for offset, kept in read.counted.items()
-        )
+        return sum(len(decisions.undecided) for decisions in self.partitions.values())
+
+    def _decisions(self, partition: int) -> PartitionDecisions:
+        return self.partitions.setdefault(partition, PartitionDecisions([], []))
 
     def check(self, entry: Entry) -> None:
         """Check the Consumed of one record, whose own decisions were told before."""
         said = {mark["partition"]: mark for mark in entry["consumed"]["watermarks"]}
-        for partition in sorted({*said, *self.before, *self.decided}):
+        for partition in sorted({*said, *self.before, *self.partitions}):
             mark = said.get(partition, NOTHING)
             self._forward(entry, partition, mark)
             self._true(entry, partition, mark)
@@ -61,33 +99,26 @@ class Consumption:
             self.findings.need(forward, "R6", entry, "%s watermark of partition %d: %d after %d", name, partition, mark[name], before[name])
 
     def _true(self, entry: Entry, partition: int, mark: Fields) -> None:
-        need, read, below = self.findings.need, self.trajectories[partition], mark["trajectory"]
-        open_ones = [kept for kept in read.counted.values() if kept.purpose == "train" and kept.entry_offset not in self.decided[partition]]
-        skipped = [kept.entry_offset for kept in open_ones if kept.entry_offset < below or kept.entry_offset in mark["decided"]]
+        need, decisions, below = self.findings.need, self._decisions(partition), mark["trajectory"]
+        said_above = set(mark["decided"])
+        skipped = decisions.undecided[:bisect_left(decisions.undecided, below)] + sorted(said_above & set(decisions.undecided))
         need(not skipped, "R6", entry, "partition %d: %s are undecided, Consumed says decided (watermark %d)", partition, skipped, below)
-        missing = sorted(self.decided[partition] - set(mark["decided"]) - set(range(below)))
+        missing = [offset for offset in decisions.decided[bisect_left(decisions.decided, below):] if offset not in said_above]
         need(not missing, "R6", entry, "partition %d: %s are decided, Consumed does not say so (watermark %d)", partition, missing, below)
-        end = max(read.closes, default=read.begin - 1) + 1
-        need(below <= max(end, read.begin), "R6", entry, "partition %d: watermark %d, trajectories end at %d", partition, below, end)
+        passed = [offset for _, offset in decisions.last_scores[:bisect_left(decisions.last_scores, (mark["score"], -1))]]
+        text = "partition %d: score watermark %d passes the scores of undecided %s"
+        need(not passed, "R6", entry, text, partition, mark["score"], passed)
+        self._close(entry, partition, mark)
+
+    def _close(self, entry: Entry, partition: int, mark: Fields) -> None:
+        need, read, below = self.findings.need, self.trajectories[partition], mark["trajectory"]
+        end = max(read.begin, read.end)
+        need(below <= end, "R6", entry, "partition %d: watermark %d, trajectories end at %d", partition, below, end)
         if below >= read.begin:
             expected = read.close_below(below)
-            known = expected if read.begin == 0 else max(expected, mark["close"])
+            known = expected if read.begin == 0 else max(expected, mark["close"])  # retention may have taken the greatest
             text = "partition %d: close %d, the greatest below is %d"
             need(mark["close"] == known, "R6", entry, text, partition, mark["close"], expected)
-        self._scores(entry, partition, mark, open_ones, read)
-
-    def _scores(
-        self, entry: Entry, partition: int, mark: Fields, open_ones: list[Kept], read: PartitionTrajectories
-    ) -> None:
-        first = self.scores.get(partition, {})
-        passed = [
-            kept.entry_offset for kept in open_ones
-            if kept.entry_offset not in read.duplicates and first.get(kept.entry_offset)
-            and max(first[kept.entry_offset]) < mark["score"]
-        ]
-        self.findings.need(
-            not passed, "R6", entry, "partition %d: score watermark %d passes the scores of undecided %s", partition, mark["score"], passed
-        )
 
     def _groups(self, entry: Entry) -> None:
         need, below, listed = self.findings.need, entry["consumed"]["groups_below"], set(entry["consumed"]["groups"])
