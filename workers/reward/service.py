@@ -1,0 +1,133 @@
+"""The reward service: a member of the group `reward` on `trajectories` that writes one Score for each, in the same partition of `scores`.
+
+Invariants:
+- every trajectory gets a Score: a rule that raises makes a failed one with the reason, and the service goes on;
+- the committed offset never passes a trajectory whose Score is not acknowledged; a second Score after a restart is ignored by readers;
+- no more than `concurrency` slow verdicts are sought at once; fast ones cost no task.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup, TaskStatus
+
+from models.chat import Chat, load_chat
+from schemas.score import Score
+from schemas.topics import SCORES, TRAJECTORIES
+from schemas.trajectory import Trajectory
+from streams.failpoint import failpoint
+from streams.log import Log, RecordWriter
+from streams.service import Role, Watch
+from streams.writer import Receipt, WriterOptions
+from workers.intake import Intake, Item
+from workers.reward.rule import RewardRule, Verdict, failure, is_slow, load_rule, score_of
+from workers.reward.settings import RewardSettings
+
+GROUP = "reward"
+WRITER = WriterOptions(linger_ms=5, compress=True)
+READ_S = 0.25
+LEAVE_S = 8.0
+
+logger = structlog.get_logger()
+
+
+def role(settings: RewardSettings) -> Role:
+    """The reward role with these settings."""
+
+    async def run(log: Log, watch: Watch, *, task_status: TaskStatus[None]) -> None:
+        rule, chat = load_rule(settings.rule), load_chat(settings.model_dir)
+        async with log.writer(WRITER) as writer, log.join(TRAJECTORIES, GROUP) as member, anyio.create_task_group() as tasks:
+            scorer = Scorer(settings, rule, chat, writer, Intake(member), tasks)
+            task_status.started()
+            logger.info("scoring", rule=rule.name, version=rule.version)
+            try:
+                await scorer.run()
+            finally:
+                with anyio.move_on_after(LEAVE_S, shield=True):
+                    await writer.flush()
+                    await scorer.commit()
+
+    return run
+
+
+class _Sent(NamedTuple):
+    item: Item
+    receipt: Receipt
+
+
+@dataclass
+class Scorer:
+    """One member's share of the trajectories. Slow verdicts are sought in `tasks`."""
+
+    settings: RewardSettings
+    rule: RewardRule
+    chat: Chat
+    writer: RecordWriter
+    intake: Intake
+    tasks: TaskGroup
+    _sent: deque[_Sent] = field(default_factory=deque)
+    _committed_at_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._is_slow = is_slow(self.rule)
+        self._free = anyio.Semaphore(self.settings.concurrency)
+
+    async def run(self) -> None:
+        """Read, score, commit."""
+        while True:
+            for item in await self._read():
+                await self._take(item)
+            if anyio.current_time() - self._committed_at_s >= self.settings.commit_s:
+                self._committed_at_s = anyio.current_time()
+                await self.commit()
+
+    async def commit(self) -> None:
+        """Pass what is acknowledged. The writer acknowledges in the order of sending, so the front of the queue tells."""
+        while self._sent and self._sent[0].receipt.offset is not None:
+            failpoint("reward.after_score")
+            self._sent.popleft().item.done()
+        await self.intake.commit()
+
+    async def _read(self) -> list[Item]:
+        """What can be taken up at once; none after a moment, so that what is done is committed meanwhile."""
+        timeout_s = min(READ_S, self.settings.commit_s)
+        if not self._is_slow:
+            return await self.intake.read(timeout_s=timeout_s)
+        with anyio.move_on_after(timeout_s):
+            async with self._free:
+                pass
+        return await self.intake.read(timeout_s=timeout_s, limit=self._free.value) if self._free.value else []
+
+    async def _take(self, item: Item) -> None:
+        if not self._is_slow:
+            await self._score(item)
+            return
+        await self._free.acquire()
+        self.tasks.start_soon(self._score_slowly, item)
+
+    async def _score_slowly(self, item: Item) -> None:
+        try:
+            await self._score(item)
+        finally:
+            self._free.release()
+
+    async def _score(self, item: Item) -> None:
+        score = await self._judge(item)
+        self._sent.append(_Sent(item, await self.writer.send(SCORES, item.entry.partition, score)))
+
+    async def _judge(self, item: Item) -> Score:
+        trajectory, offset = item.entry.record, item.entry.offset
+        assert isinstance(trajectory, Trajectory)
+        try:
+            found = self.rule.score(trajectory, self.chat)
+            verdict: Verdict = await found if inspect.isawaitable(found) else found
+            return score_of(self.rule, offset, trajectory, verdict)
+        except Exception as error:  # foreign code: whatever it raises is about this trajectory, and must not end the role
+            logger.warning("the rule failed", rule=self.rule.name, session=trajectory.session, error=repr(error))
+            return failure(self.rule, offset, trajectory, error)
