@@ -90,7 +90,7 @@ async def _start_until_it_answers(make: Callable[[], C]) -> C:
     while True:
         client = make()
         try:
-            await client.start()
+            await _start(client)
         except KafkaConnectionError:
             await close(client)
             await anyio.sleep(RECONNECT_PAUSE_S)
@@ -101,14 +101,42 @@ async def _start_until_it_answers(make: Callable[[], C]) -> C:
             return client
 
 
+async def _start(client: Client) -> None:
+    """Start a client. Cut off while it connects it would leak its first socket: when cancelled, it has CLOSE_S to come to an end."""
+    failures: list[KafkaError] = []
+    patience = anyio.CancelScope(shield=True)
+    done = anyio.Event()
+
+    async def start() -> None:
+        with patience:
+            try:
+                await client.start()
+            except KafkaError as error:
+                failures.append(error)
+        done.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(start)
+        try:
+            await done.wait()
+        finally:
+            patience.deadline = anyio.current_time() + CLOSE_S
+    if failures:
+        raise failures[0]
+
+
 async def close(client: Client) -> None:
-    """Stop a client, cancelled or not, within CLOSE_S.
+    """Stop a client, cancelled or not, within CLOSE_S; then let go of its sockets.
 
     Inside the shield nobody but the deadline cancels: a CancelledError here is the deadline's own, or the one that aiokafka's consumer
-    raises from `stop` although nobody cancelled it. Neither is the caller's business.
+    raises from `stop` although nobody cancelled it. Neither is the caller's business, but both leave the rest of `stop` undone.
     """
     with anyio.move_on_after(CLOSE_S, shield=True), suppress(KafkaError, asyncio.CancelledError):
         await client.stop()
+    for part in (getattr(client, "_fetcher", None), getattr(client, "_client", None) or getattr(client, "client", None)):
+        if part is not None:
+            with anyio.move_on_after(CLOSE_S, shield=True):
+                await part.close()
 
 
 def translated(error: KafkaError, what: str) -> BrokerError:

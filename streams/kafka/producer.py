@@ -10,7 +10,7 @@ not acknowledged within the deadline, or refused, breaks the producer, and then 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import chain
@@ -33,13 +33,15 @@ MAX_IN_FLIGHT_BYTES = 16 << 20
 class _Batch:
     """Messages that are acknowledged together. `answer` resolves with the offset of the first."""
 
-    __slots__ = ("answer", "builder", "expiry", "size_bytes")
+    __slots__ = ("answer", "builder", "expiry", "size_bytes", "taken")
 
-    def __init__(self, builder: Any, size_bytes: int) -> None:
+    def __init__(self, builder: Any, size_bytes: int, taken: Callable[[], bool], answer: asyncio.Future[Any]) -> None:
         self.builder = builder
         self.size_bytes = size_bytes
-        self.answer: asyncio.Future[Any]
-        self.expiry: asyncio.TimerHandle
+        self.answer = answer
+        self.expiry: asyncio.TimerHandle | None = None
+        self.taken = taken
+        """Whether aiokafka counted its records: from then on another one would upset the sequence, though the builder still takes it."""
 
 
 class _Acknowledgement:
@@ -101,6 +103,8 @@ class KafkaProducer(Producer):
 
     def _append(self, batch: _Batch, message: Outgoing) -> int | None:
         """The message's place in the batch; None if the batch is full or on its way."""
+        if batch.taken():
+            return None
         appended = batch.builder.append(timestamp=None, key=message.key, value=message.value, headers=list(message.headers))
         if appended is None:
             return None
@@ -133,8 +137,9 @@ class KafkaProducer(Producer):
         """Start a batch with this message. It stays open for others until aiokafka sends it."""
         builder = self._producer.create_batch()
         builder.append(timestamp=None, key=message.key, value=message.value, headers=list(message.headers))
-        batch = _Batch(builder, message.size_bytes)
-        batch.answer = await self._hand_over(builder, message.topic, message.partition)
+        answer = await self._hand_over(builder, message.topic, message.partition)
+        queued = self._producer._message_accumulator._batches[message.topic, message.partition][-1]
+        batch = _Batch(builder, message.size_bytes, queued._drain_waiter.done, answer)
         batch.answer.add_done_callback(partial(self._settle, batch))
         batch.expiry = asyncio.get_running_loop().call_later(self._connection.deadline_s, self._break, "no answer within the deadline")
         self._in_flight_bytes += batch.size_bytes
@@ -156,7 +161,8 @@ class KafkaProducer(Producer):
             raise translated(error, f"send to {topic}/{partition}") from error
 
     def _settle(self, batch: _Batch, answer: asyncio.Future[Any]) -> None:
-        batch.expiry.cancel()
+        if batch.expiry is not None:
+            batch.expiry.cancel()
         self._in_flight_bytes -= batch.size_bytes
         if (error := answer.exception()) is not None:
             self._break(f"{type(error).__name__} {error}")

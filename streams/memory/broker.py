@@ -29,7 +29,9 @@ class _Producer(Producer):
         await anyio.lowlevel.checkpoint()
         self._broker.log(Place(message.topic, message.partition))
         acknowledgement = self.outbox.put(message)
-        if not self._broker.held:
+        if self._broker.refuses(message):
+            self.outbox.lose(Place(message.topic, message.partition))
+        elif not self._broker.held:
             self.outbox.land(Place(message.topic, message.partition))
         return acknowledgement
 
@@ -60,6 +62,8 @@ class MemoryTransaction(Transaction):
         for message in messages:
             check_outgoing(message)
         self._check_open()
+        if any(self._broker.refuses(message) for message in messages):
+            raise OutcomeUnknown(f"transaction {self._name}: a message is too large for its topic")
         self._places.update((Place(message.topic, message.partition), None) for message in messages)
         return [self._broker.append(message, self._write) for message in messages]
 
@@ -214,7 +218,12 @@ class MemoryBroker(Broker):
 
     @asynccontextmanager
     async def group_reader(self, group: str, topics: Sequence[str], *, committed: bool = False) -> AsyncIterator[_GroupReader]:
-        """A member; the group rebalances at once, and again when it leaves."""
+        """A member; the group rebalances at once, and again when it leaves.
+
+        :raises TopicMismatch: there is no such topic.
+        """
+        for topic in topics:
+            self.log(Place(topic, 0))
         state = self._groups.setdefault(group, _Group())
         member = _GroupReader(self, state, topics, committed)
         state.members.append(member)
@@ -285,7 +294,6 @@ class MemoryBroker(Broker):
             if spec.name not in self._topics:
                 self._topics[spec.name] = spec
                 self._logs.update({place: Log(place) for place in self._places(spec.name)})
-        self._rebalance_all({spec.name for spec in specs})
 
     async def describe_topics(self, names: Sequence[str]) -> dict[str, TopicSpec]:
         """The specs that they were created from."""
@@ -299,7 +307,6 @@ class MemoryBroker(Broker):
             for place in self._places(name):
                 del self._logs[place]
             self._topics.pop(name, None)
-        self._rebalance_all(set(names))
 
     def truncate(self, place: Place, offset: int) -> None:
         """Retention: everything before `offset` is gone."""
@@ -314,6 +321,11 @@ class MemoryBroker(Broker):
         if place not in self._logs:
             raise TopicMismatch(f"there is no partition {place.topic}/{place.partition}")
         return self._logs[place]
+
+    def refuses(self, message: Outgoing) -> bool:
+        """Whether the message is larger than its topic takes (`max.message.bytes`)."""
+        limit = self._topics[message.topic].config.get("max.message.bytes")
+        return limit is not None and message.size_bytes > int(limit)
 
     def append(self, message: Outgoing, write: Write | None = None) -> int:
         """Put a message at the end of its partition; answers its offset."""
@@ -340,8 +352,3 @@ class MemoryBroker(Broker):
     def _rebalance(self, group: _Group) -> None:
         group.rebalance(self._places)
         self.wake()
-
-    def _rebalance_all(self, topics: set[str]) -> None:
-        for group in self._groups.values():
-            if any(member.topics & topics for member in group.members):
-                self._rebalance(group)
