@@ -7,7 +7,6 @@ committed only after its last try ended.
 
 from __future__ import annotations
 
-import importlib
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,21 +18,20 @@ import openai
 import structlog
 from anyio.abc import TaskStatus
 
-from schemas.errors import UsageError
-from schemas.record import Record
 from schemas.task import Task
 from schemas.topics import TASKS
-from streams.codec import Entry
-from streams.log import Log, Member
+from streams.log import Log
 from streams.service import Role, Watch
-from streams.watermark import LowWatermark
 from workers.agents.episode import Agent, AgentSawError, Episode, Outcome
 from workers.agents.sessions import OpenedSession, close_session, open_session
 from workers.agents.settings import AgentsSettings
 from workers.agents.tally import Tally
+from workers.intake import Intake, Item
+from workers.plugin import load_plugin
 
 GROUP = "agents"
 POLL_S = 0.25
+LEAVE_S = 5.0
 
 logger = structlog.get_logger()
 
@@ -42,38 +40,28 @@ def role(settings: AgentsSettings) -> Role:
     """The agents role with these settings."""
 
     async def run(log: Log, watch: Watch, *, task_status: TaskStatus[None]) -> None:
-        async with log.join(TASKS, GROUP) as member, open_runner(settings, member) as runner, anyio.create_task_group() as tasks:
-            tasks.start_soon(runner.keep)
+        async with log.join(TASKS, GROUP) as member, open_runner(settings, Intake(member)) as runner:
             task_status.started()
-            await runner.take_tasks()
+            try:
+                await runner.take_tasks()
+            finally:
+                with anyio.move_on_after(LEAVE_S, shield=True):
+                    await runner.keep()
 
     return run
 
 
-def load_agent(path: str) -> Agent:
-    """The agent at `module:attribute`.
-
-    :raises UsageError: there is none.
-    """
-    module, _, name = path.partition(":")
-    try:
-        agent: Agent = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(f"agent {path!r} cannot be loaded: {error}; expected module:attribute") from error
-    return agent
-
-
 @asynccontextmanager
-async def open_runner(settings: AgentsSettings, member: Member) -> AsyncIterator[Runner]:
+async def open_runner(settings: AgentsSettings, intake: Intake) -> AsyncIterator[Runner]:
     """A runner with its HTTP clients."""
-    agents = [load_agent(settings.agent), load_agent(settings.second_agent or settings.agent)]
+    agents: list[Agent] = [load_plugin(settings.agent), load_plugin(settings.second_agent or settings.agent)]
     limits = aiohttp.TCPConnector(limit=settings.concurrency * 2)
     timeout = aiohttp.ClientTimeout(total=settings.episode_s)
     async with (
         aiohttp.ClientSession(connector=limits, timeout=timeout) as http,
         openai.AsyncOpenAI(api_key="none", base_url=settings.gateway_url, timeout=settings.episode_s, max_retries=0) as client,
     ):
-        yield Runner(settings, member, http, client, agents)
+        yield Runner(settings, intake, http, client, agents)
 
 
 @dataclass
@@ -81,51 +69,32 @@ class Runner:
     """The episodes of one process."""
 
     settings: AgentsSettings
-    member: Member
+    intake: Intake
     http: aiohttp.ClientSession
     openai: openai.AsyncOpenAI
     agents: list[Agent]
     tally: Tally = field(default_factory=Tally)
-    _marks: dict[int, LowWatermark] = field(default_factory=dict)
-    _generation: int = -1
 
     async def take_tasks(self) -> None:
         """Read tasks and run them; reads no faster than episodes end."""
-        slots = anyio.Semaphore(self.settings.concurrency)
+        slots, next_commit = anyio.Semaphore(self.settings.concurrency), 0.0
         async with anyio.create_task_group() as episodes:
             while True:
-                entries = await self.member.read(timeout_s=POLL_S, limit=self.settings.concurrency)
-                self._follow_generation()
-                for entry in entries:
-                    mark = self._marks.setdefault(entry.partition, LowWatermark())
-                    mark.take(entry.offset)
+                for item in await self.intake.read(timeout_s=POLL_S, limit=self.settings.concurrency):
                     await slots.acquire()
-                    episodes.start_soon(self._run_task, entry, mark, slots)
+                    episodes.start_soon(self._run_task, item, slots)
+                if anyio.current_time() >= next_commit:
+                    await self.keep()
+                    next_commit = anyio.current_time() + self.settings.commit_s
 
     async def keep(self) -> None:
         """Commit what is done, and write the tally."""
-        try:
-            while True:
-                await anyio.sleep(self.settings.commit_s)
-                await self._commit()
-        finally:
-            with anyio.move_on_after(5, shield=True):
-                await self._commit()
-
-    async def _commit(self) -> None:
-        offsets = {partition: mark.next_offset for partition, mark in self._marks.items() if mark.next_offset is not None}
-        held = self.member.partitions()
-        await self.member.commit({partition: offset for partition, offset in offsets.items() if partition in held})
+        await self.intake.commit()
         if self.settings.report_file is not None:
             self.tally.write(self.settings.report_file)
 
-    def _follow_generation(self) -> None:
-        if self.member.generation() != self._generation:
-            self._generation = self.member.generation()
-            self._marks = {}
-
-    async def _run_task(self, entry: Entry[Record], mark: LowWatermark, slots: anyio.Semaphore) -> None:
-        task = entry.record
+    async def _run_task(self, item: Item, slots: anyio.Semaphore) -> None:
+        task = item.entry.record
         assert isinstance(task, Task)
         try:
             for attempt in range(self.settings.attempts):
@@ -135,7 +104,7 @@ class Runner:
             else:
                 self.tally.lost += 1
                 logger.error("every try at a task failed", group=task.group, member=task.member)
-            mark.done(entry.offset)
+            item.done()
         finally:
             slots.release()
 

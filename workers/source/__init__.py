@@ -1,0 +1,1 @@
+"""The source: which tasks exist, and how many may be in flight."""
