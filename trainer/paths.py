@@ -6,22 +6,24 @@ Invariants:
 - there are as few paths as that allows: a node gets one of its own only where no longer path covers its last trainable token;
 - a path holds exactly the tokens that preceded its last trained token when that one was sampled, and ends with it.
 
-No torch: whoever plans a batch needs none.
+No torch: whoever plans a batch needs none. Masks are scanned as bytes: numpy costs more than all the rest on sequences of a few
+dozen tokens, and every session passes here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
+from schemas.arrays import WIDTH_BYTES, unpack_i4
 from schemas.training import Row
 from schemas.trajectory import Node, Trajectory
 
 __all__ = ["Path", "paths_of"]
 
-Ranges = list[tuple[int, int]]
+_TRAINED = b"\1"
+_FLAGS = bytes(value == 1 for value in range(256))
+"""Every byte of a mask but 1 means: not trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +61,17 @@ def paths_of(trajectory: Trajectory, *, oldest: int = 0) -> list[Path]:
     return [_path(nodes, masks, done, leaf) for leaf in _leaves(nodes, masks)]
 
 
-def _trainable(node: Node, oldest: int) -> NDArray[np.bool_]:
-    """bool[n]. A greedy token was not drawn from a distribution, so no ratio of probabilities exists for it (R11)."""
-    mask: NDArray[np.bool_] = np.frombuffer(node.mask, "u1") == 1
-    mask &= np.frombuffer(node.versions, "<i4") >= oldest
+def _trainable(node: Node, oldest: int) -> bytes:
+    """One byte per token, 1 or 0. A greedy token was not drawn from a distribution, so no ratio of probabilities exists for it (R11)."""
     if node.sampling.temperature == 0.0:
-        mask[:] = False
-    if _start(node) == 0 and mask.size:
-        mask[0] = False
-    return mask
+        return bytes(len(node.mask))
+    flags = node.mask.translate(_FLAGS)
+    if oldest > 0:
+        flags = bytes(flag and version >= oldest for flag, version in zip(flags, unpack_i4(node.versions), strict=True))
+    return flags if _start(node) else b"\0" + flags[1:] if flags else flags
 
 
-def _leaves(nodes: list[Node], masks: list[NDArray[np.bool_]]) -> list[int]:
+def _leaves(nodes: list[Node], masks: list[bytes]) -> list[int]:
     """Nodes that end a path. Children come after parents, so going backwards meets every longer path first."""
     covered = [0] * len(nodes)
     leaves: list[int] = []
@@ -84,16 +85,16 @@ def _leaves(nodes: list[Node], masks: list[NDArray[np.bool_]]) -> list[int]:
     return leaves[::-1]
 
 
-def _path(nodes: list[Node], masks: list[NDArray[np.bool_]], done: list[int], leaf: int) -> Path:
+def _path(nodes: list[Node], masks: list[bytes], done: list[int], leaf: int) -> Path:
     """The path to `leaf`. `done[node]` counts the leading tokens of a node that earlier paths trained; it grows here."""
     segments = _segments(nodes, leaf, _last(masks[leaf]))
-    ranges: Ranges = []
+    ranges: list[tuple[int, int]] = []
     versions: list[int] = []
     for node, stop in segments:
-        fresh = masks[node][:stop].copy()
-        fresh[: done[node]] = False
-        ranges += [(_start(nodes[node]) + begin, _start(nodes[node]) + end) for begin, end in _runs(fresh)]
-        versions += np.frombuffer(nodes[node].versions, "<i4")[:stop][fresh].tolist()
+        start = _start(nodes[node])
+        for begin, end in _runs(masks[node], done[node], stop):
+            ranges.append((start + begin, start + end))
+            versions += unpack_i4(nodes[node].versions[WIDTH_BYTES * begin : WIDTH_BYTES * end])
         done[node] = max(done[node], stop)
     return Path(
         nodes=[node for node, _ in segments],
@@ -134,12 +135,15 @@ def _start(node: Node) -> int:
     return node.parent_length if node.parent >= 0 else 0
 
 
-def _last(mask: NDArray[np.bool_]) -> int:
-    """One more than the index of the last true value; 0 where there is none."""
-    true = np.flatnonzero(mask)
-    return int(true[-1]) + 1 if true.size else 0
+def _last(mask: bytes) -> int:
+    """One more than the index of the last trained token; 0 where there is none."""
+    return mask.rfind(_TRAINED) + 1
 
 
-def _runs(mask: NDArray[np.bool_]) -> Ranges:
-    edges = np.flatnonzero(np.diff(mask.astype("i1"), prepend=0, append=0)).tolist()
-    return list(zip(edges[::2], edges[1::2], strict=True))
+def _runs(mask: bytes, begin: int, stop: int) -> Iterator[tuple[int, int]]:
+    """The ranges of trained tokens in `mask[begin:stop]`."""
+    first = mask.find(_TRAINED, begin, stop)
+    while first >= 0:
+        end = mask.find(b"\0", first, stop)
+        yield first, end if end >= 0 else stop
+        first = mask.find(_TRAINED, end, stop) if end >= 0 else -1

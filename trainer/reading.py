@@ -8,18 +8,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from functools import partial
 
 import anyio
 import structlog
 
-from schemas.record import Record
-from schemas.score import Score
-from schemas.task import Task
 from schemas.topics import SCORES, TASKS, TRAJECTORIES, Topic
 from schemas.training import Consumed, Drops
-from schemas.trajectory import Trajectory
-from streams.codec import Entry
 from streams.log import Log, LogReader
 from trainer.feed.feed import Feed
 from trainer.feed.plan import Batch
@@ -28,14 +23,13 @@ from trainer.feed.settings import FeedSettings
 __all__ = ["LiveFeed", "open_feed"]
 
 READ_S = 5.0
-READ_LIMIT = 500
+READ_LIMIT = 250
 """Records per read: they are handed over in one go, which must not hold up the event loop for long (about 100 µs each)."""
 TURN_S = 0.25
 """How late a deadline may be noticed."""
 REPORT_S = 30.0
 """After waiting so long for a batch, say what it waits for."""
 
-R = TypeVar("R", bound=Record)
 logger = structlog.get_logger()
 
 
@@ -70,30 +64,14 @@ class LiveFeed:
         """Drops that were decided and not handed out."""
         return self._feed.drops(anyio.current_time(), at_once=True)
 
-    async def read_tasks(self, reader: LogReader) -> None:
-        """Hand over Tasks."""
+    async def read(self, reader: LogReader, *, bounded: bool) -> None:
+        """Hand over what `reader` gives; if `bounded`, only while there is room."""
         while True:
-            entries, now = await _read(reader, Task), anyio.current_time()
+            if bounded:
+                await self._room()
+            entries, now = await reader.read(timeout_s=READ_S, limit=READ_LIMIT), anyio.current_time()
             for entry in entries:
-                self._feed.take_task(entry.partition, entry.offset, entry.record, now)
-            self._wake()
-
-    async def read_trajectories(self, reader: LogReader) -> None:
-        """Hand over trajectories while there is room."""
-        while True:
-            await self._room()
-            entries, now = await _read(reader, Trajectory), anyio.current_time()
-            for entry in entries:
-                self._feed.take_trajectory(entry.partition, entry.offset, entry.record, now)
-            self._wake()
-
-    async def read_scores(self, reader: LogReader) -> None:
-        """Hand over scores while there is room."""
-        while True:
-            await self._room()
-            entries, now = await _read(reader, Score), anyio.current_time()
-            for entry in entries:
-                self._feed.take_score(entry.partition, entry.offset, entry.record, now)
+                self._feed.take(entry.partition, entry.offset, entry.record, now)
             self._wake()
 
     async def _room(self) -> None:
@@ -120,9 +98,9 @@ async def open_feed(log: Log, settings: FeedSettings, held_bytes: int, consumed:
         log.follow(SCORES, await _offsets(log, SCORES, scores)) as score_reader,
         anyio.create_task_group() as tasks,
     ):
-        tasks.start_soon(live.read_tasks, task_reader)
-        tasks.start_soon(live.read_trajectories, trajectory_reader)
-        tasks.start_soon(live.read_scores, score_reader)
+        tasks.start_soon(partial(live.read, task_reader, bounded=False))
+        tasks.start_soon(partial(live.read, trajectory_reader, bounded=True))
+        tasks.start_soon(partial(live.read, score_reader, bounded=True))
         yield live
         tasks.cancel_scope.cancel()
 
@@ -131,8 +109,3 @@ async def _offsets(log: Log, topic: Topic, known: Mapping[int, int]) -> dict[int
     """Where to begin in each partition: as known, else at the first record left."""
     starts = await log.broker.starts(await log.places(topic))
     return {place.partition: known.get(place.partition, offset) for place, offset in starts.items()}
-
-
-async def _read(reader: LogReader, kind: type[R]) -> list[Entry[R]]:
-    entries = await reader.read(timeout_s=READ_S, limit=READ_LIMIT)
-    return [Entry(each.partition, each.offset, each.timestamp_ms, each.record) for each in entries if isinstance(each.record, kind)]

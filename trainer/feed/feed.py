@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+from schemas.record import Record
 from schemas.score import Score
 from schemas.task import Task
 from schemas.training import Consumed, Drops
@@ -50,6 +51,15 @@ class Feed:
         self._scored: list[float] = []
 
     # What is read
+
+    def take(self, partition: int, offset: int, record: Record, now: float) -> None:
+        """The next record of a partition of one of the three topics."""
+        if isinstance(record, Trajectory):
+            self.take_trajectory(partition, offset, record, now)
+        elif isinstance(record, Score):
+            self.take_score(partition, offset, record, now)
+        elif isinstance(record, Task):
+            self.take_task(partition, offset, record, now)
 
     def take_task(self, partition: int, offset: int, task: Task, now: float) -> None:
         """A Task: its group has so many members, and a deadline from now on. A group of `eval` tasks is decided at once."""
@@ -148,8 +158,8 @@ class Feed:
 
     def _settle(self, item: Item, group: Group, now: float) -> None:
         """A session that waits may have its reward now."""
-        verdict = self._rewards.verdict(item.key)
-        if verdict is None or item.key not in group.waiting:
+        verdict = self._rewards.verdict(item.key) if item.reward is None else None
+        if verdict is None:
             return
         if verdict.reward is None:
             del group.waiting[item.key]

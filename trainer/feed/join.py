@@ -30,30 +30,23 @@ REPORTED = "reported"
 class Item:
     """An undecided training session: where it stands, its trainable paths, and its reward once all rules have answered.
 
-    Without paths `flaw` says why. `group` is the number of its group of tasks, `member` its slot there.
+    `group` is the number of its group of tasks (None: a session of its own), `member` its slot there, 0 where the agent's runner named
+    none. Without paths `flaw` says why.
     """
 
-    place: Place
+    key: Key
     trajectory: Trajectory
     paths: list[Path]
     size_bytes: int
+    group: int | None
+    member: int
     flaw: str = ""
     reward: float | None = None
 
     @property
-    def key(self) -> Key:
-        """Where its trajectory stands."""
-        return (self.place.partition, self.place.offset)
-
-    @property
-    def group(self) -> int | None:
-        """None: a session of its own."""
-        return self.trajectory.group
-
-    @property
-    def member(self) -> int:
-        """0 where the agent's runner named none."""
-        return 0 if self.trajectory.group is None else self.trajectory.member or 0
+    def place(self) -> Place:
+        """Where its trajectory stands, as records say it."""
+        return Place(partition=self.key[0], offset=self.key[1], session=self.trajectory.session)
 
 
 class Verdict(NamedTuple):
@@ -79,8 +72,8 @@ class Rewards:
 
     def verdict(self, key: Key) -> Verdict | None:
         """The reward, or None while a rule has not answered."""
-        answers = self._answers.get(key, {})
-        if len(answers) < len(self._rules):
+        answers = self._answers.get(key)
+        if answers is None or len(answers) < len(self._rules):
             return None
         values = [(weight, answers[rule]) for rule, weight in self._rules.items()]
         return Verdict(None if any(value is None for _, value in values) else sum(weight * (value or 0.0) for weight, value in values))
@@ -104,9 +97,10 @@ def make_item(partition: int, offset: int, trajectory: Trajectory) -> Item:
         paths = [] if trajectory.is_empty else paths_of(trajectory)
     except ValueError:
         paths, flaw = [], "malformed"
-    place = Place(partition=partition, offset=offset, session=trajectory.session)
-    size_bytes = _OBJECTS_BYTES + sum(map(_size_bytes, trajectory.nodes))
-    return Item(place=place, trajectory=trajectory, paths=paths, size_bytes=size_bytes, flaw="" if paths else flaw)
+    return Item(
+        key=(partition, offset), trajectory=trajectory, paths=paths, size_bytes=sum(map(_size_bytes, trajectory.nodes), _OBJECTS_BYTES),
+        group=trajectory.group, member=trajectory.member or 0, flaw="" if paths else flaw,
+    )  # fmt: skip
 
 
 _OBJECTS_BYTES = 2048

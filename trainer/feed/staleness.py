@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-import numpy as np
-
+from schemas.arrays import unpack_i4
 from schemas.errors import LogError
 from schemas.trajectory import Trajectory
 from trainer.feed.join import Item
@@ -37,6 +36,6 @@ def require_made(trajectory: Trajectory, version: int) -> None:
 
     :raises LogError: a token names a version above `version`.
     """
-    newest = max((int(np.frombuffer(node.versions, "<i4").max()) for node in trajectory.nodes if node.versions), default=-1)
+    newest = max((max(unpack_i4(node.versions), default=-1) for node in trajectory.nodes), default=-1)
     if newest > version:
         raise LogError(f"session {trajectory.session} holds tokens of version {newest}, the trainer stands at version {version}")

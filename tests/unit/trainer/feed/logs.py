@@ -13,7 +13,6 @@ from schemas.task import Purpose, Task
 from schemas.training import Consumed
 from schemas.trajectory import Trajectory
 from tests.unit.trainer.trees import node
-from trainer.feed.feed import Feed
 
 PARTITIONS = 2
 RULE = "rule"
@@ -92,19 +91,6 @@ def _append(draw: Random, logs: Logs, trajectory: Trajectory) -> None:
         for _ in range(draw.choice([1, 1, 1, 2])):
             answer = score(offset, draw.choice([0.0, 0.5, 1.0]), ok=draw.random() < 0.9)
             scores.insert(draw.randint(max(0, len(scores) - 4), len(scores)), answer)
-
-
-def take(feed: Feed, event: Event, now: float) -> None:
-    """Hand one record to a feed."""
-    topic, partition, offset, record = event
-    if isinstance(record, Task):
-        feed.take_task(partition, offset, record, now)
-    elif isinstance(record, Trajectory):
-        feed.take_trajectory(partition, offset, record, now)
-    elif isinstance(record, Score):
-        feed.take_score(partition, offset, record, now)
-    else:
-        raise AssertionError(topic)
 
 
 def reading(draw: Random, logs: Logs, consumed: Consumed) -> Iterator[Event]:

@@ -15,7 +15,7 @@ from schemas.score import Score
 from schemas.task import Task
 from schemas.training import Consumed, Dropped, Drops, Watermark
 from schemas.trajectory import Trajectory
-from tests.unit.trainer.feed.logs import RULE, Event, Logs, random_logs, reading, score, session, take
+from tests.unit.trainer.feed.logs import RULE, Event, Logs, random_logs, reading, score, session
 from trainer.feed.feed import Feed
 from trainer.feed.plan import Batch
 from trainer.feed.settings import FeedSettings
@@ -112,7 +112,7 @@ def run(draw: Random, written: Written, wanted: FeedSettings) -> None:
     feed = Feed(wanted, written.consumed)
     now = 0.0
     for event in reading(draw, written.logs, written.consumed):
-        take(feed, event, now)
+        feed.take(*event[1:], now)
         now += draw.random()
         if draw.random() < 0.3:
             feed.expire(now)
@@ -131,7 +131,7 @@ def settle(written: Written, wanted: FeedSettings) -> None:
     alone = wanted.model_copy(update={"groups_per_step": 1})
     feed = Feed(alone, written.consumed)
     for event in reading(Random(0), written.logs, written.consumed):
-        take(feed, event, 0.0)
+        feed.take(*event[1:], 0.0)
     feed.expire(NEVER)
     while batch := feed.batch(VERSION, 0.0):
         written.add(batch)
@@ -208,7 +208,7 @@ def test_an_undisturbed_feed_decides_as_the_rules_say(seed: int) -> None:
     events = list(reading(draw, logs, Consumed()))
     feed, written = Feed(feed_settings(groups_per_step=1, staleness_bound=9), Consumed()), Written(logs)
     for event in events:
-        take(feed, event, 0.0)
+        feed.take(*event[1:], 0.0)
     while batch := feed.batch(VERSION, 0.0):
         written.add(batch)
     if drops := feed.drops(0.0, at_once=True):
