@@ -25,6 +25,9 @@ Key = tuple[int, int]
 REPORTED = "reported"
 """The rule whose answer is what the agent's runner reported when it closed the session; nobody writes Scores for it."""
 
+FAILED = "failed"
+"""The outcome of a session whose runner gave up: what it holds says nothing about the model."""
+
 
 @dataclass(slots=True, eq=False)
 class Item:
@@ -91,16 +94,23 @@ class Rewards:
 
 
 def make_item(partition: int, offset: int, trajectory: Trajectory) -> Item:
-    """A training session as the feed holds it. Nodes that are no tree are a flaw: whoever wrote them cannot stop the trainer."""
-    flaw = "empty"
+    """A training session as the feed holds it, with or without a flaw."""
+    paths, flaw = _paths(trajectory)
+    return Item(
+        key=(partition, offset), trajectory=trajectory, paths=paths, size_bytes=sum(map(_size_bytes, trajectory.nodes), _OBJECTS_BYTES),
+        group=trajectory.group, member=trajectory.member or 0, flaw=flaw,
+    )  # fmt: skip
+
+
+def _paths(trajectory: Trajectory) -> tuple[list[Path], str]:
+    """What may be trained, or why nothing may. Nodes that are no tree are a flaw: whoever wrote them cannot stop the trainer."""
+    if trajectory.outcome == FAILED:
+        return [], "failed"
     try:
         paths = [] if trajectory.is_empty else paths_of(trajectory)
     except ValueError:
-        paths, flaw = [], "malformed"
-    return Item(
-        key=(partition, offset), trajectory=trajectory, paths=paths, size_bytes=sum(map(_size_bytes, trajectory.nodes), _OBJECTS_BYTES),
-        group=trajectory.group, member=trajectory.member or 0, flaw="" if paths else flaw,
-    )  # fmt: skip
+        return [], "malformed"
+    return paths, "" if paths else "empty"
 
 
 _OBJECTS_BYTES = 2048

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -330,6 +331,17 @@ def test_a_runner_that_reports_nothing_fails_the_rule() -> None:
     drops = feed.drops(0.0, at_once=True)
     assert drops is not None
     assert [drop.reason for drop in drops.drops] == ["failed score"]
+
+
+def test_what_cannot_be_trained_is_dropped_with_its_reason() -> None:
+    feed = small_feed()
+    good = session(0, 1, group=0, member=0)
+    broken = msgspec.structs.replace(good.nodes[0], parent=3)
+    for offset, changes in enumerate([{"outcome": "failed"}, {"nodes": [broken]}, {"nodes": []}]):
+        give(feed, offset, msgspec.structs.replace(good, close=offset, **changes))
+    drops = feed.drops(0.0, at_once=True)
+    assert drops is not None
+    assert [drop.reason for drop in drops.drops] == ["failed", "malformed", "empty"]
 
 
 def test_drops_wait_for_a_step_until_their_deadline() -> None:
