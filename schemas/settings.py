@@ -151,7 +151,17 @@ def _from_environment(model: type[BaseModel], section: str, environment: Mapping
 def _from_flags(model: type[BaseModel], flags: Mapping[str, Any]) -> Loaded:
     given = {name: value for name, value in flags.items() if value is not None}
     _require_known(model, given, "flags")
-    return Loaded(given, dict.fromkeys(given, "flag"))
+    return Loaded({name: _from_text(model, name, value) for name, value in given.items()}, dict.fromkeys(given, "flag"))
+
+
+def _from_text(model: type[BaseModel], name: str, value: Any) -> Any:
+    """Lists and tables are written as JSON where a flag has only text."""
+    if not isinstance(value, str) or value[:1] not in ("{", "[") or model.model_fields[name].annotation is str:
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as failure:
+        raise UsageError(f"flag {name}: {failure}: lists and tables are written as JSON") from failure
 
 
 class _EnvironmentLayer(EnvSettingsSource):

@@ -24,6 +24,7 @@ app = App(
 )
 
 COMMANDS = {
+    "demo": ("infra.demo.command:demo", "Train a small model through Kafka, with faults, and audit the log."),
     "up": ("infra.cli.local:up", "Start a local Kafka in the run folder and print its address."),
     "down": ("infra.cli.local:down", "Stop the local Kafka of the run folder; its data stays."),
     "status": ("infra.cli.local:status", "Show the cluster: address, brokers, topics."),
@@ -63,3 +64,7 @@ def execute(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter complains while it flushes
         return 0
     return answer if isinstance(answer, int) else 0
+
+
+if __name__ == "__main__":
+    main()

@@ -5,6 +5,7 @@ Invariant: a process is addressed by pid and start time, so that a recycled pid 
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 import time
@@ -96,10 +97,14 @@ class Member:
         return lines[-1] if lines else "it wrote nothing"
 
     def _command(self) -> list[str]:
-        pairs = [f"--set={name}={value}" for name, value in self.spec.settings.items() if value is not None]
+        pairs = [f"--set={name}={_as_text(value)}" for name, value in self.spec.settings.items() if value is not None]
         return [
             sys.executable, "-m", "infra.cli.main", "run", self.spec.role, *self._flags, "--ready-file", str(self.ready_file), *pairs
         ]
+
+
+def _as_text(value: object) -> str:
+    return json.dumps(value) if isinstance(value, dict | list) else str(value)
 
 
 def end_members(members: list[Member], *, grace_s: float) -> None:

@@ -7,6 +7,7 @@ lower, 36 leave little to learn. Invariant: the folder's bytes are a function of
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from models.chat import CharacterChat
 from models.config import Qwen2Config
 from models.qwen2 import Qwen2, initial
 from trainer.initial import write_model
+from trainer.optimizer import AdamW, OptimizerSettings
 
 __all__ = ["BATCH", "STEPS", "warm_up", "write_initial_model"]
 
@@ -35,13 +37,11 @@ def write_initial_model(folder: Path, seed: int) -> None:
 def warm_up(chat: CharacterChat, seed: int) -> Qwen2:
     """`STEPS` AdamW steps on right answers to `BATCH` training words each, from weights drawn by `seed`."""
     model = initial(Qwen2Config(vocab_size=chat.vocabulary_size), seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01, betas=(0.9, 0.99))
+    optimizer = AdamW(model.named_parameters(), OptimizerSettings(learning_rate=2e-3, weight_decay=0.01, warm_updates=0))
     draw, train = random.Random(f"warm-up {seed}"), words(seed).train
     for _ in range(STEPS):
         _loss(model, chat, draw.sample(train, BATCH)).backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        optimizer.zero_grad()
     return model
 
 
@@ -54,3 +54,7 @@ def _loss(model: Qwen2, chat: CharacterChat, chosen: Sequence[str]) -> Tensor:
     # All prompts have one length, hence so have all answers.
     given = len(prompts[0])
     return functional.cross_entropy(logits[:, given - 1 :].flatten(0, 1), tokens[:, given:].flatten())
+
+
+if __name__ == "__main__":
+    write_initial_model(Path(sys.argv[1]), int(sys.argv[2]))

@@ -10,7 +10,7 @@ import inspect
 import math
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from models.chat import Chat
 from schemas.arrays import unpack_i4
@@ -89,17 +89,18 @@ def is_slow(rule: RewardRule) -> bool:
 
 def score_of(rule: RewardRule, offset: int, trajectory: Trajectory, verdict: Verdict) -> Score:
     """The record of a verdict for the trajectory at `offset`."""
-    return Score(
-        trajectory=offset, session=trajectory.session, rule=rule.name, rule_version=rule.version, value=verdict.value,
-        components=verdict.components,
-    )
+    return _score(rule, offset, trajectory, verdict.value, components=verdict.components)
 
 
 def failure(rule: RewardRule, offset: int, trajectory: Trajectory, error: Exception) -> Score:
     """The record of a rule that raised: no value, and why."""
+    return _score(rule, offset, trajectory, 0.0, status="failed", detail=f"{type(error).__name__}: {error}")
+
+
+def _score(rule: RewardRule, offset: int, trajectory: Trajectory, value: float, **more: Any) -> Score:
     return Score(
-        trajectory=offset, session=trajectory.session, rule=rule.name, rule_version=rule.version, value=0.0, status="failed",
-        detail=f"{type(error).__name__}: {error}",
+        trajectory=offset, session=trajectory.session, purpose=trajectory.purpose, group=trajectory.group, rule=rule.name,
+        rule_version=rule.version, value=value, **more,
     )
 
 
