@@ -40,8 +40,8 @@ def node(prompt: str, answer: str, parent: int = -1, end: NodeEnd = "stop") -> N
     )
 
 
-def trajectory(session: int, *nodes: Node) -> Trajectory:
-    return Trajectory(session=session, close=session + 1, nodes=list(nodes))
+def trajectory(session: int, *nodes: Node, **more: Any) -> Trajectory:
+    return Trajectory(session=session, close=session + 1, nodes=list(nodes), **more)
 
 
 @pytest.fixture
@@ -82,13 +82,13 @@ def test_what_is_no_rule_is_named() -> None:
 async def test_a_score_stands_in_the_partition_of_its_trajectory_with_its_place(reward: Any) -> None:
     log = await memory_log()
     append(log, TRAJECTORIES, 1, trajectory(9, node("a", "bcd")))
-    append(log, TRAJECTORIES, 1, trajectory(12, node("a", "bc")))
+    append(log, TRAJECTORIES, 1, trajectory(12, node("a", "bc"), purpose="eval", group=5))
     async with running(reward("Letters"), log):
         await until(lambda: len(records(log, SCORES, Score, 1)) == 2, "two scores")
         await until_committed(log, 1, 2)
     first, second = records(log, SCORES, Score, 1)
     assert first == Score(trajectory=0, session=9, rule="letters", rule_version=3, value=3.0, components={"turns": 1.0})
-    assert (second.trajectory, second.session, second.value) == (1, 12, 2.0)
+    assert (second.trajectory, second.session, second.value, second.purpose, second.group) == (1, 12, 2.0, "eval", 5)
 
 
 async def test_a_rule_that_raises_makes_a_failed_score_and_the_role_goes_on(reward: Any) -> None:
