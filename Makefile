@@ -10,6 +10,9 @@ BIN := .venv/bin
 STAMPS := .venv/stamps
 STARTED := $(shell date +%s)
 
+# Where bytecode is not kept, each of many processes compiles its libraries anew, seconds of each.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test bench lint
 

@@ -85,16 +85,19 @@ def maven(folder: Path) -> None:
 
 
 def jgo(folder: Path) -> None:
-    """Resolve by jgo. Its own Maven repository is kept in the cache, so that an interrupted run goes on where it was."""
-    from jgo.env import EnvironmentBuilder, LinkStrategy
+    """Resolve by jgo. Its own Maven repository is kept in the cache, so that an interrupted run goes on where it was.
+
+    Only its resolver is used: its environments would look for a JDK of their own on the network.
+    """
     from jgo.maven import MavenContext, PythonResolver
 
     context = MavenContext(resolver=PythonResolver(), repo_cache=cache_dir() / "maven")
     try:
-        with tempfile.TemporaryDirectory() as scratch:
-            builder = EnvironmentBuilder(context=context, cache_dir=Path(scratch), link_strategy=LinkStrategy.COPY)
-            for jar in builder.from_endpoint("+".join(COORDINATES)).all_jars:
-                shutil.copy2(jar, folder / Path(jar).name)
+        wanted = [context.create_dependency(each) for each in COORDINATES]
+        given, transitive = context.resolver.resolve(wanted)
+        for dependency in [*given, *(each for each in transitive if each.scope in ("compile", "runtime"))]:
+            jar = dependency.artifact.resolve()
+            shutil.copyfile(jar, folder / jar.name)
     # jgo names no errors of its own: what it raises comes from its HTTP library, its XML reader or plain RuntimeErrors.
     except Exception as failure:
         raise SetupError(f"jgo: {type(failure).__name__}: {failure}") from failure

@@ -75,7 +75,7 @@ def launch(installation: Installation, folder: Path, node: int) -> Process:
 def diagnose(log: Path, lines: int = 4) -> str:
     """One line for the end of a node's log: a known cause with its remedy, else the last lines themselves."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    tail = [line.strip() for line in text.splitlines() if line.strip()][-200:]
+    tail = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("\tat ")][-200:]  # no stack frames
     for sign, meaning in CAUSES.items():
         if any(sign in line for line in tail):
             return f"{meaning}; see {log}"

@@ -29,7 +29,7 @@ def test_a_known_cause_is_named_with_the_log(tmp_path: Path, line: str, expected
 
 def test_an_unknown_cause_shows_the_last_lines(tmp_path: Path) -> None:
     log = tmp_path / "n1.log"
-    log.write_text("one\ntwo\n\nthree\n")
+    log.write_text("one\ntwo\n\nthree\n\tat kafka.Kafka.main(Kafka.scala)\n")
     assert diagnose(log, lines=2) == f"{log} ends with: two | three"
 
 
