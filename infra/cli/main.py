@@ -43,6 +43,10 @@ config = App(name="config", help="Look at settings.")
 config.command("infra.cli.listing:show", name="show")
 app.command(config)
 
+audit = App(name="audit", help="Check the log against its rules.")
+audit.command("infra.audit.command:verify", name="verify")
+app.command(audit)
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script: run a command and end the process with its exit code."""

@@ -30,7 +30,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert [name for name in COMMANDS if f" {name} " not in printed] == []
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "config show"])
+@pytest.mark.parametrize("command", [*COMMANDS, "config show", "audit verify"])
 def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute([*command.split(), "--help"]) == 0
     assert f"seamlessflow {command}" in capsys.readouterr().out
@@ -97,3 +97,19 @@ def test_a_missing_module_of_a_role_is_named() -> None:
 
 def test_roles_are_loaded_by_path() -> None:
     assert load("infra.cli.roles:ROLES") is ROLES
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_role_has_a_frozen_model_that_forbids_unknown_keys(role: str) -> None:
+    model = ROLES[role].settings()
+    assert (model.model_config.get("frozen"), model.model_config.get("extra")) == (True, "forbid")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_role_is_where_the_table_says(role: str) -> None:
+    assert callable(load(ROLES[role].role_path))
+
+
+def test_a_setting_of_a_role_is_checked_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["run", "scheduler", "--bootstrap", "127.0.0.1:1", "--set", "tock_s=1"]) == 2
+    assert "flags: unknown key tock_s; there are tick_s" in capsys.readouterr().err
