@@ -2,7 +2,7 @@
 
 Invariants:
 - training groups in flight (started − trained − dropped) ≤ (staleness bound + 1) × groups per step, and never more than the steps that
-  are left can take;
+  are left can take; counted from the log, so the same after a restart; a dropped group frees its place;
 - task and group numbers count from 0 without a gap;
 - an evaluation round at a version is given out once.
 """
@@ -10,7 +10,7 @@ Invariants:
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from schemas.record import Record
@@ -32,6 +32,7 @@ class Rhythm:
     version: int = -1
     steps: int = 0
     started: int = 0
+    running: set[int] = field(default_factory=set)
     decided: set[int] = field(default_factory=set)
     rounds: dict[int, set[int]] = field(default_factory=dict)
     scored: set[int] = field(default_factory=set)
@@ -45,9 +46,10 @@ class Rhythm:
                 self._task(record)
             case Step():
                 self.steps = max(self.steps, record.step)
-                self.decided.update(record.groups_trained, record.groups_dropped)
+                self._decide(record.groups_trained)
+                self._decide(record.groups_dropped)
             case Drops():
-                self.decided.update(record.groups)
+                self._decide(record.groups)
             case WeightVersion():
                 self.version = max(self.version, record.version)
             case Score(purpose="eval", group=int(group)):
@@ -55,7 +57,7 @@ class Rhythm:
 
     def in_flight(self) -> int:
         """Training groups that were started and not decided."""
-        return self.started - len(self.decided & self._training_groups)
+        return len(self.running)
 
     def allowed(self) -> int:
         """How many training groups may be started now."""
@@ -65,21 +67,21 @@ class Rhythm:
         return max(0, min(bound, left) - self.in_flight())
 
     def waits_for_evaluation(self) -> bool:
-        """Training tasks wait for the scores of the first round."""
-        return self.settings.evaluate_first and not self.gave_up_waiting and (not self.rounds or bool(self.unscored()))
+        """Training tasks wait for the scores of the first round; once any was given out, none waits again."""
+        waits = self.settings.evaluate_first and not self.gave_up_waiting and not self.started
+        return waits and (not self.rounds or bool(self.unscored()))
 
     def unscored(self) -> set[int]:
         """The groups of the first round that have no score yet."""
         return self.rounds[min(self.rounds)] - self.scored
 
     def due_round(self) -> int | None:
-        """The version to evaluate now, if any."""
-        settings = self.settings
+        """The version to evaluate now, if any. Only the newest: older weights are loaded nowhere any more."""
+        settings, last = self.settings, max(self.rounds, default=0)
         if self.version < 0:
             return None
-        if not self.rounds:
-            return self.version if settings.evaluate_first else None
-        last = max(self.rounds)
+        if settings.evaluate_first and not self.rounds:
+            return self.version
         if settings.evaluate_last and self.steps >= settings.steps and last < self.version:
             return self.version
         is_due = settings.evaluate_every and self.version - last >= settings.evaluate_every and self.steps < settings.steps
@@ -94,6 +96,10 @@ class Rhythm:
             return []
         return [task for ahead in range(self.allowed()) for task in self._training_group(ahead)]
 
+    def _decide(self, groups: Iterable[int]) -> None:
+        self.decided.update(groups)
+        self.running.difference_update(groups)
+
     def _task(self, task: Task) -> None:
         self.number = max(self.number, task.number + 1)
         self.group = max(self.group, task.group + 1)
@@ -102,6 +108,7 @@ class Rhythm:
         elif task.group not in self._training_groups:
             self._training_groups.add(task.group)
             self.started += 1
+            self.running.update({task.group} - self.decided)
 
     def _round(self, version: int) -> Iterator[Task]:
         for index, payload in enumerate(self.tasks.evaluation()):
