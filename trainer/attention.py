@@ -30,8 +30,9 @@ def per_segment(lengths: Sequence[int]) -> Attention:
 
     def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         del layer
-        parts = zip(*(torch.split(tensor, sizes, dim=2) for tensor in (queries, keys, values)), strict=True)
-        return torch.cat([_equal_segments(*part, count) for part, (_, count) in zip(parts, runs, strict=True)], dim=2)
+        split = [torch.split(tensor, sizes, dim=2) for tensor in (queries, keys, values)]
+        parts = zip(*split, strict=True)
+        return torch.cat([_equal_segments(q, k, v, count) for (q, k, v), (_, count) in zip(parts, runs, strict=True)], dim=2)
 
     return attend
 

@@ -3,6 +3,7 @@
 Invariants:
 - rows stand one after another in the order of the plan, positions begin at 0 in each (`trainer.attention` keeps them apart);
 - a trained token is predicted from the place before it in its own row; its μ, version and temperature are those recorded with it;
+- a row is fed up to its last predictor: its last token is only a target;
 - tensors are a function of plan and trajectories: no default, no clock, no order of a dict.
 """
 
@@ -32,7 +33,7 @@ class MicroBatch:
     positions: Tensor
     """int64[1, T], from 0 in each row."""
     lengths: list[int]
-    """Tokens per row; their sum is T."""
+    """Tokens per row, one less than the row has; their sum is T."""
     predictors: Tensor
     """int64[n]: the index in T whose output predicts the trained token, one before it."""
     targets: Tensor
@@ -105,19 +106,22 @@ def _require_trainable(row: Row, trained: NDArray[np.int64], mask: NDArray[np.ui
 
 
 def _packed(sequences: list[_Sequence]) -> MicroBatch:
-    lengths = [sequence.tokens.size for sequence in sequences]
+    lengths = [sequence.tokens.size - 1 for sequence in sequences]
     starts = np.cumsum([0, *lengths[:-1]])
-    trained = np.concatenate([start + sequence.trained for start, sequence in zip(starts, sequences, strict=True)])
-    tokens = np.concatenate([sequence.tokens for sequence in sequences]).astype(np.int64)
+    predictors = np.concatenate([start + sequence.trained - 1 for start, sequence in zip(starts, sequences, strict=True)])
     advantage = np.concatenate([np.full(sequence.trained.size, sequence.advantage, np.float32) for sequence in sequences])
     return MicroBatch(
-        tokens=torch.from_numpy(tokens)[None],
+        tokens=_int64([sequence.tokens[:-1] for sequence in sequences])[None],
         positions=torch.from_numpy(np.concatenate([np.arange(length) for length in lengths]))[None],
         lengths=lengths,
-        predictors=torch.from_numpy(trained - 1),
-        targets=torch.from_numpy(tokens[trained]),
+        predictors=torch.from_numpy(predictors),
+        targets=_int64([sequence.tokens[sequence.trained] for sequence in sequences]),
         behaviour=torch.from_numpy(np.concatenate([sequence.behaviour for sequence in sequences])),
         temperature=torch.from_numpy(np.concatenate([sequence.temperature for sequence in sequences])),
         advantage=torch.from_numpy(advantage),
         version=torch.from_numpy(np.concatenate([sequence.version for sequence in sequences])),
     )
+
+
+def _int64(parts: list[NDArray[np.int32]]) -> Tensor:
+    return torch.from_numpy(np.concatenate(parts).astype(np.int64))

@@ -17,24 +17,25 @@ _ENVIRONMENT = ("ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "O
 """Variables that choose kernels. Thread variables are not here: the number of threads in force is."""
 
 
-def settle(threads: int = 1) -> None:
+def settle(threads: int = 1, *, device: str = "cpu") -> None:
     """Make this process compute the same bits every time. Before the first tensor; once is enough.
 
-    One thread by default: sums are split by the number of threads, and the demo shares two cores.
+    One thread by default: sums are split by the number of threads, and the demo shares two cores. On a CPU that is all: torch's
+    deterministic mode changes no bit there, and switching it on imports its compiler, 8 seconds of CPU at every start.
     """
     torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True)
+    if device != "cpu":
+        torch.use_deterministic_algorithms(True)
 
 
 def numerics_key(*, dtype: torch.dtype = torch.float32, device: str = "cpu", world_size: int = 1) -> dict[str, str]:
     """What a Step records. Values are text, compared for equality and never parsed."""
     key = {
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else _processor(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "threads": str(torch.get_num_threads()),
         "attention": "sdpa per segment",
-        "optimizer": "adamw fused",
         "dtype": str(dtype).removeprefix("torch."),
         "matmul_precision": torch.get_float32_matmul_precision(),
         "deterministic": str(torch.are_deterministic_algorithms_enabled()).lower(),

@@ -92,7 +92,7 @@ def apply(learner: Learner, plan: Plan, trajectories: Sequence[Trajectory], loss
     return Applied(
         trained_tokens=sum(batch.trained for batch in batches),
         lowest_version=min(int(batch.version.min()) for batch in batches if batch.trained),
-        metrics={**sums.means(), "learning_rate": learner.settings.rate(learner.updates - 1)},
+        metrics={**sums.means(), "learning_rate": learner.optimizer.settings.rate(learner.optimizer.updates - 1)},
     )
 
 
@@ -125,5 +125,5 @@ def _update(learner: Learner, mini_batch: list[tuple[int, MicroBatch]], old: dic
         for name, values in facts.items():
             sums.by_token[name] += float(values.detach().sum())
     sums.tokens += trained
-    sums.by_update["grad_norm"] += learner.update()
+    sums.by_update["grad_norm"] += learner.optimizer.step()
     sums.updates += 1

@@ -9,7 +9,6 @@ sequence anew for each token.
 from __future__ import annotations
 
 import argparse
-import copy
 import random
 import time
 from collections.abc import Sequence
@@ -27,8 +26,9 @@ from schemas.training import Place, Plan
 from schemas.trajectory import Node, Trajectory
 from trainer.advantages import Grpo
 from trainer.layout import LayoutSettings, lay_out
-from trainer.learner import Learner, OptimizerSettings
+from trainer.learner import Learner
 from trainer.numerics import settle
+from trainer.optimizer import OptimizerSettings
 from trainer.paths import paths_of
 from trainer.update import LossSettings, apply
 
@@ -98,15 +98,12 @@ def sample(
     for _ in range(MAX_TOKENS):
         logits = model(tokens, torch.arange(tokens.shape[1])[None])[:, -1]
         distribution = torch.log_softmax(logits, -1)
-        drawn = torch.multinomial(distribution.exp(), 1, generator=generator)
-        tokens = torch.cat([tokens, drawn], 1)
-        logprobs = torch.cat([logprobs, distribution.gather(1, drawn)], 1)
-    sampled, prompt = tokens[:, len(given[0]) :].tolist(), len(given[0])
-    return [
-        episode(chat, index, word, (given[index], sampled[index], logprobs[index].tolist()), version)
-        for index, word in enumerate(prompts)
-        if prompt
-    ]
+        token = torch.multinomial(distribution.exp(), 1, generator=generator)
+        tokens = torch.cat([tokens, token], 1)
+        logprobs = torch.cat([logprobs, distribution.gather(1, token)], 1)
+    sampled = tokens[:, len(given[0]) :].tolist()
+    drawn = zip(given, sampled, logprobs.tolist(), strict=True)
+    return [episode(chat, index, word, each, version) for index, (word, each) in enumerate(zip(prompts, drawn, strict=True))]
 
 
 def episode(

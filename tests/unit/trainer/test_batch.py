@@ -30,11 +30,11 @@ def branched_plan() -> Plan:
 
 def test_a_branched_trajectory_packs_as_worked_by_hand() -> None:
     [batch] = micro_batches(branched_plan(), [BRANCHED])
-    assert batch.tokens.tolist() == [[1, 2, 3, 4, 5, 1, 2, 3, 6, 7]]
-    assert batch.positions.tolist() == [[0, 1, 2, 3, 4, 0, 1, 2, 3, 4]]
-    assert batch.lengths == [5, 5]
+    assert batch.tokens.tolist() == [[1, 2, 3, 4, 1, 2, 3, 6]]
+    assert batch.positions.tolist() == [[0, 1, 2, 3, 0, 1, 2, 3]]
+    assert batch.lengths == [4, 4]
     assert batch.targets.tolist() == [3, 4, 5, 7]
-    assert batch.predictors.tolist() == [1, 2, 3, 8]
+    assert batch.predictors.tolist() == [1, 2, 3, 7]
     assert batch.behaviour.tolist() == [-0.5, -0.25, -0.125, -2.0]
     assert batch.temperature.tolist() == [1.0, 1.0, 1.0, 0.5]
     assert batch.advantage.tolist() == [2.0, 2.0, 2.0, -1.0]
@@ -45,7 +45,7 @@ def test_a_branched_trajectory_packs_as_worked_by_hand() -> None:
 def test_micro_batches_come_in_the_order_of_the_plan() -> None:
     plan = msgspec.structs.replace(branched_plan(), micro_batches=[[1], [0]], mini_batches=[[0, 1]])
     second, first = micro_batches(plan, [BRANCHED])
-    assert second.tokens.tolist() == [[1, 2, 3, 6, 7]]
+    assert second.tokens.tolist() == [[1, 2, 3, 6]]
     assert first.targets.tolist() == [3, 4, 5]
 
 

@@ -1,0 +1,80 @@
+"""A small learner and batches made from a seed; run as a program, it trains and prints the digests.
+
+    python -m tests.unit.trainer.small FIRST LAST [CHECKPOINTS]
+
+trains on the batches FIRST … LAST, from the newest checkpoint in CHECKPOINTS if that is given, else from the beginning.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+
+from models.config import Qwen2Config
+from models.qwen2 import initial
+from schemas.training import Plan
+from schemas.trajectory import Trajectory
+from tests.unit.trainer.trees import node, place, trajectory
+from trainer import checkpoint
+from trainer.layout import LayoutSettings, lay_out
+from trainer.learner import Learner
+from trainer.numerics import settle
+from trainer.optimizer import OptimizerSettings
+from trainer.paths import paths_of
+from trainer.update import Applied, LossSettings, apply
+
+CONFIG = Qwen2Config(vocab_size=20, hidden_size=32, intermediate_size=48, num_key_value_heads=2, initializer_range=0.2)
+LAYOUT = LayoutSettings(micro_batch_tokens=24, mini_batches=2, epochs=2)
+
+
+def learner() -> Learner:
+    return Learner(initial(CONFIG, seed=5), OptimizerSettings(learning_rate=1e-2))
+
+
+def branched(draw: random.Random, session: int) -> Trajectory:
+    """Two turns and a branch in the middle of the first answer, at several temperatures."""
+
+    def some(count: int) -> list[int]:
+        return [draw.randrange(20) for _ in range(count)]
+
+    def logprobs(count: int) -> list[float]:
+        return [-3.0 + draw.random() for _ in range(count)]
+
+    first = draw.randint(2, 5)
+    return trajectory(
+        node(some(3), some(first), logprobs=logprobs(first), temperature=0.7),
+        node(some(2), some(3), parent=0, parent_length=3 + first, logprobs=logprobs(3)),
+        node(some(1), some(2), parent=0, parent_length=4, logprobs=logprobs(2), temperature=1.3),
+        session=session,
+    )
+
+
+def batch(seed: int) -> tuple[Plan, list[Trajectory]]:
+    """Four branched sessions with advantages of both signs."""
+    draw = random.Random(seed)
+    trajectories = [branched(draw, session) for session in range(4)]
+    rows = [path.row(index, draw.uniform(-2, 2)) for index, each in enumerate(trajectories) for path in paths_of(each)]
+    return lay_out([place(session) for session in range(4)], rows, LAYOUT, seed=seed), trajectories
+
+
+def train(subject: Learner, first: int, last: int) -> list[Applied]:
+    return [apply(subject, *batch(step), LossSettings()) for step in range(first, last + 1)]
+
+
+def main() -> None:
+    settle()
+    subject = learner()
+    if len(sys.argv) > 3:
+        [found] = Path(sys.argv[3]).glob("step-*")
+        committed = {int(found.name.split("-")[1]): json.loads((found / "state.json").read_text())["weights_sha256"]}
+        newest = checkpoint.newest(Path(sys.argv[3]), committed)
+        assert newest is not None
+        checkpoint.load(newest, subject)
+    train(subject, int(sys.argv[1]), int(sys.argv[2]))
+    print(json.dumps(subject.digests()))
+
+
+if __name__ == "__main__":
+    main()
