@@ -23,7 +23,7 @@ from schemas.topics import TASKS
 from streams.log import Log
 from streams.service import Role, Watch
 from workers.agents.episode import Agent, AgentSawError, Episode, Outcome
-from workers.agents.sessions import OpenedSession, close_session, open_session
+from workers.agents.sessions import Gateway, OpenedSession
 from workers.agents.settings import AgentsSettings
 from workers.agents.tally import Tally
 from workers.intake import Intake, Item
@@ -61,7 +61,7 @@ async def open_runner(settings: AgentsSettings, intake: Intake) -> AsyncIterator
         aiohttp.ClientSession(connector=limits, timeout=timeout) as http,
         openai.AsyncOpenAI(api_key="none", base_url=settings.gateway_url, timeout=settings.episode_s, max_retries=0) as client,
     ):
-        yield Runner(settings, intake, http, client, agents)
+        yield Runner(settings, intake, http, client, agents, Gateway(http, settings.gateway_url.rstrip("/"), settings.patience_s))
 
 
 @dataclass
@@ -73,15 +73,19 @@ class Runner:
     http: aiohttp.ClientSession
     openai: openai.AsyncOpenAI
     agents: list[Agent]
+    gateway: Gateway
     tally: Tally = field(default_factory=Tally)
 
     async def take_tasks(self) -> None:
-        """Read tasks and run them; reads no faster than episodes end."""
+        """Read as many tasks as can be run at once, and run them. What is done is committed meanwhile, however long episodes take."""
         slots, next_commit = anyio.Semaphore(self.settings.concurrency), 0.0
         async with anyio.create_task_group() as episodes:
             while True:
-                for item in await self.intake.read(timeout_s=POLL_S, limit=self.settings.concurrency):
-                    await slots.acquire()
+                with anyio.move_on_after(POLL_S):
+                    async with slots:
+                        pass
+                for item in await self.intake.read(timeout_s=POLL_S, limit=slots.value) if slots.value else []:
+                    slots.acquire_nowait()
                     episodes.start_soon(self._run_task, item, slots)
                 if anyio.current_time() >= next_commit:
                     await self.keep()
@@ -111,13 +115,13 @@ class Runner:
     async def _try(self, task: Task, attempt: int) -> bool:
         """One session; True when the agent came to its end and the session is closed."""
         try:
-            session = await open_session(self.http, self.settings.gateway_url, task, attempt)
+            session = await self.gateway.open_session(task, attempt)
         except (AgentSawError, aiohttp.ClientError, TimeoutError) as error:
             self.tally.count_error(error)
             return False
         outcome = await self._play(task, session)
         try:
-            await close_session(self.http, self.settings.gateway_url, session.id, outcome or Outcome("failed"))
+            await self.gateway.close_session(session.id, outcome or Outcome("failed"))
         except (AgentSawError, aiohttp.ClientError, TimeoutError) as error:
             self.tally.count_error(error)  # the assembler closes it when it is idle
         self.tally.episodes += 1

@@ -1,14 +1,26 @@
-"""Opens and closes sessions at a gateway, on behalf of agents that know nothing of them."""
+"""Opens and closes sessions at a gateway, on behalf of agents that know nothing of them.
+
+Invariant: a gateway that is away, or refuses for load, costs waiting and no try: these are the runner's calls, and no agent saw them fail.
+Opening twice leaves an empty session that is closed idle; closing twice is no error.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import aiohttp
+import anyio
 import orjson
 
 from schemas.task import Task
 from workers.agents.episode import JSON, AgentSawError, Outcome
+
+PAUSE_S = 0.2
+"""Between two calls to a gateway that is away."""
+TRANSIENT = (408, 429, 500, 502, 503, 504)
+"""What may succeed when it is tried again."""
 
 
 class OpenedSession(NamedTuple):
@@ -18,30 +30,47 @@ class OpenedSession(NamedTuple):
     base_url: str
 
 
-async def open_session(http: aiohttp.ClientSession, gateway_url: str, task: Task, attempt: int) -> OpenedSession:
-    """Open a session for one try at a task.
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """The runner's side of a gateway. Its calls are repeated for `patience_s`."""
 
-    :raises AgentSawError: the gateway refused.
-    :raises aiohttp.ClientError: it did not answer.
-    """
-    body = {"group": task.group, "member": task.member, "attempt": attempt, "purpose": task.purpose, "payload": task.payload}
-    answer = await _post(http, f"{gateway_url}/v1/sessions", body, expect=201)
-    return OpenedSession(answer["id"], answer["base_url"])
+    http: aiohttp.ClientSession
+    url: str
+    patience_s: float
 
+    async def open_session(self, task: Task, attempt: int) -> OpenedSession:
+        """Open a session for one try at a task.
 
-async def close_session(http: aiohttp.ClientSession, gateway_url: str, session: str, outcome: Outcome) -> None:
-    """Close it; closing twice is no error.
+        :raises AgentSawError: the gateway refused.
+        :raises aiohttp.ClientError: it did not answer for the patience.
+        """
+        body = {"group": task.group, "member": task.member, "attempt": attempt, "purpose": task.purpose, "payload": task.payload}
+        answer = await self._post("/v1/sessions", body, expect=201)
+        return OpenedSession(answer["id"], answer["base_url"])
 
-    :raises AgentSawError: the gateway refused.
-    :raises aiohttp.ClientError: it did not answer.
-    """
-    await _post(http, f"{gateway_url}/v1/sessions/{session}/close", {"outcome": outcome.outcome, "reward": outcome.reward}, expect=200)
+    async def close_session(self, session: str, outcome: Outcome) -> None:
+        """Close it.
 
+        :raises AgentSawError: the gateway refused.
+        :raises aiohttp.ClientError: it did not answer for the patience.
+        """
+        await self._post(f"/v1/sessions/{session}/close", {"outcome": outcome.outcome, "reward": outcome.reward}, expect=200)
 
-async def _post(http: aiohttp.ClientSession, url: str, body: dict[str, Any], *, expect: int) -> dict[str, Any]:
-    async with http.post(url, data=orjson.dumps(body), headers=JSON) as response:
-        said = await response.read()
-        if response.status != expect:
-            raise AgentSawError(response.status, said.decode(errors="replace"))
-        answer: dict[str, Any] = orjson.loads(said)
-        return answer
+    async def _post(self, path: str, body: Mapping[str, Any], *, expect: int) -> dict[str, Any]:
+        until = anyio.current_time() + self.patience_s
+        while True:
+            try:
+                return await self._post_once(path, body, expect=expect)
+            except (AgentSawError, aiohttp.ClientError, TimeoutError) as error:
+                is_final = isinstance(error, AgentSawError) and error.status not in TRANSIENT
+                if is_final or anyio.current_time() > until:
+                    raise
+            await anyio.sleep(PAUSE_S)
+
+    async def _post_once(self, path: str, body: Mapping[str, Any], *, expect: int) -> dict[str, Any]:
+        async with self.http.post(self.url + path, data=orjson.dumps(body), headers=JSON) as response:
+            said = await response.read()
+            if response.status != expect:
+                raise AgentSawError(response.status, said.decode(errors="replace"))
+            answer: dict[str, Any] = orjson.loads(said)
+            return answer

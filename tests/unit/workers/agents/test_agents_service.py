@@ -1,0 +1,162 @@
+"""The agents role on the broker in memory, against a gateway that only remembers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import anyio
+import orjson
+import pytest
+
+from schemas.task import Task
+from schemas.topics import TASKS
+from streams.log import Log
+from streams.service import Role
+from tests.unit.workers.agents.episodes import Gate
+from tests.unit.workers.agents.fake_gateway import FakeGateway, fake_gateway
+from tests.unit.workers.running import append, memory_log, running, until
+from workers.agents.service import Runner, role
+from workers.agents.settings import AgentsSettings
+
+pytestmark = pytest.mark.anyio
+
+
+def agents(gateway: FakeGateway, agent: str, **more: Any) -> Role:
+    values: dict[str, Any] = {"gateway_url": gateway.url, "agent": f"tests.unit.workers.agents.episodes:{agent}", "commit_s": 0.01}
+    return role(AgentsSettings(**{**values, "retry_s": 0.01, **more}))
+
+
+def give(log: Log, number: int, partition: int = 0, **more: Any) -> None:
+    append(log, TASKS, partition, Task(number=number, group=number // 2, member=number % 2, members=2, payload={"word": "abc"}, **more))
+
+
+async def committed(log: Log, partition: int = 0) -> int:
+    place = log.place(TASKS, partition)
+    return (await log.broker.committed(log.group("agents"), [place])).get(place, (0, ""))[0]
+
+
+async def until_committed(log: Log, offset: int, partition: int = 0) -> None:
+    with anyio.fail_after(20):
+        while await committed(log, partition) != offset:
+            await anyio.sleep(0.002)
+
+
+async def test_a_task_is_a_session_that_is_opened_played_and_closed() -> None:
+    log = await memory_log()
+    async with fake_gateway() as gateway, running(agents(gateway, "reverse"), log):
+        give(log, 5, purpose="eval", seed=17)
+        await until_committed(log, 1)
+        assert gateway.opened == [{"group": 2, "member": 1, "attempt": 0, "purpose": "eval", "payload": {"word": "abc"}}]
+        ((session, body),) = gateway.chats
+        assert (session, body["messages"], body["seed"]) == ("0-1-abcdef", [{"role": "user", "content": "abc"}], 17)
+        assert gateway.closed == {"0-1-abcdef": {"outcome": "ok", "reward": 3.0}}
+
+
+async def test_the_openai_client_reaches_the_session() -> None:
+    log = await memory_log()
+    async with fake_gateway() as gateway, running(agents(gateway, "openai_reverse"), log):
+        give(log, 0)
+        await until_committed(log, 1)
+        assert [session for session, _ in gateway.chats] == ["0-1-abcdef"]
+        assert gateway.outcomes() == ["cba"]
+
+
+async def test_a_share_of_the_tasks_goes_to_the_second_agent() -> None:
+    log = await memory_log()
+    second = "tests.unit.workers.agents.episodes:broken"
+    async with fake_gateway() as gateway:
+        async with running(agents(gateway, "reverse", second_agent=second, second_share=0.5, attempts=1), log):
+            for number in range(40):
+                give(log, number)
+            await until_committed(log, 40)
+        shares = Counter(gateway.outcomes())
+    assert sum(shares.values()) == 40
+    assert 10 <= shares["failed"] <= 30
+
+
+async def test_what_an_agent_raises_ends_its_try_and_the_next_one_is_numbered(tmp_path: Path) -> None:
+    log, report = await memory_log(), tmp_path / "report.json"
+    async with fake_gateway() as gateway:
+        async with running(agents(gateway, "broken", attempts=3, report_file=report), log):
+            give(log, 0)
+            await until_committed(log, 1)
+        assert [body["attempt"] for body in gateway.opened] == [0, 1, 2]
+        assert gateway.outcomes() == ["failed", "failed", "failed"]
+    found = orjson.loads(report.read_bytes())
+    assert (found["episodes"], found["failed_tries"], found["lost"], found["errors"]) == (3, 3, 1, {"RuntimeError": 3})
+
+
+async def test_a_refused_call_is_seen_by_the_agent_counted_and_tried_again(tmp_path: Path) -> None:
+    log, report = await memory_log(), tmp_path / "report.json"
+    async with fake_gateway() as gateway:
+        gateway.refusals["chat"] = [422]
+        async with running(agents(gateway, "reverse", report_file=report), log):
+            give(log, 0)
+            await until_committed(log, 1)
+        assert gateway.outcomes() == ["failed", "ok"]
+    found = orjson.loads(report.read_bytes())
+    assert (found["episodes"], found["lost"], found["errors"]) == (2, 0, {"AgentSawError": 1})
+
+
+async def test_a_gateway_that_is_away_costs_no_try(tmp_path: Path) -> None:
+    log, report = await memory_log(), tmp_path / "report.json"
+    async with fake_gateway() as gateway:
+        gateway.refusals = {"open": [503, 429, 502], "close": [503]}
+        async with running(agents(gateway, "reverse", attempts=1, report_file=report), log):
+            give(log, 0)
+            await until_committed(log, 1)
+        assert [body["attempt"] for body in gateway.opened] == [0]
+        assert gateway.outcomes() == ["ok"]
+    found = orjson.loads(report.read_bytes())
+    assert (found["failed_tries"], found["lost"]) == (0, 0)
+
+
+async def test_a_gateway_that_stays_away_loses_the_task_after_the_patience(tmp_path: Path) -> None:
+    log, report = await memory_log(), tmp_path / "report.json"
+    async with fake_gateway() as gateway:
+        gateway.refusals["open"] = [503] * 100
+        async with running(agents(gateway, "reverse", attempts=2, patience_s=0, report_file=report), log):
+            give(log, 0)
+            await until_committed(log, 1)
+        assert gateway.opened == []
+    assert orjson.loads(report.read_bytes())["lost"] == 1
+
+
+async def test_no_more_episodes_than_the_bound_and_no_commit_past_one_that_runs() -> None:
+    Gate.running, Gate.most, Gate.opened = set(), 0, {}
+    log = await memory_log()
+    async with fake_gateway() as gateway, running(agents(gateway, "wait", concurrency=2), log):
+        for number in range(4):
+            give(log, number)
+        await until(lambda: Gate.running == {0, 1}, "two run")
+        Gate.opened[1].set()
+        await until(lambda: Gate.running == {0, 2}, "the next one runs")
+        assert await committed(log) == 0
+        Gate.opened[0].set()
+        await until_committed(log, 2)
+        for number in (2, 3):
+            Gate.opened.setdefault(number, anyio.Event()).set()
+        await until_committed(log, 4)
+    assert Gate.most == 2
+
+
+async def test_what_was_not_committed_when_it_died_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = await memory_log()
+    async with fake_gateway() as gateway:
+        monkeypatch.setattr(Runner, "keep", _keep_nothing)
+        async with running(agents(gateway, "reverse"), log):
+            for number in range(4):
+                give(log, number, partition=number % 2)
+            await until(lambda: len(gateway.closed) == 4, "all played")
+        monkeypatch.undo()
+        async with running(agents(gateway, "reverse"), log):
+            await until_committed(log, 2, partition=0)
+            await until_committed(log, 2, partition=1)
+        played = Counter((body["group"], body["member"]) for body in gateway.opened)
+    assert played == {(group, member): 2 for group in range(2) for member in range(2)}
+
+
+async def _keep_nothing(self: Runner) -> None:
+    """A process that is killed commits nothing."""
