@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import anyio
 from aiokafka import AIOKafkaProducer
@@ -40,12 +42,12 @@ class KafkaTransaction(Transaction):
         return offsets
 
     async def _send_all(self, messages: Sequence[Outgoing]) -> list[int]:
-        answers = [
-            await self._producer.send(
-                message.topic, message.value, message.key, message.partition, headers=list(message.headers)
-            )
-            for message in messages
-        ]
+        answers: list[asyncio.Future[Any]] = []
+        for message in messages:
+            headers = list(message.headers)
+            answer = await self._producer.send(message.topic, message.value, message.key, message.partition, headers=headers)
+            answer.add_done_callback(_heard)
+            answers.append(answer)
         return [int((await answer).offset) for answer in answers]
 
     async def close(self) -> None:
@@ -56,6 +58,12 @@ class KafkaTransaction(Transaction):
                 await self._producer.abort_transaction()
         abandon(self._producer, "the transaction is over")
         await close(self._producer)
+
+
+def _heard(answer: asyncio.Future[Any]) -> None:
+    """The first failure is raised; the event loop need not complain that nobody waited for the others."""
+    if not answer.cancelled():
+        answer.exception()
 
 
 @asynccontextmanager
