@@ -41,6 +41,7 @@ def reference(network: Qwen2, folder: Path) -> Any:
     return model
 
 
+@pytest.mark.timeout(300)  # the import of transformers alone is 20 s of CPU
 @pytest.mark.parametrize("name", CONFIGS)
 def test_logits_and_gradients_equal_the_reference(name: str, tmp_path: Path) -> None:
     own = randomised(CONFIGS[name])
