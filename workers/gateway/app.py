@@ -7,6 +7,7 @@ session is answered before the log was read to the end that it had at the start.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from time import monotonic
 from typing import Any
 
 import anyio
@@ -53,7 +54,7 @@ class App:
 
     async def chat(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A chat completion. Plain ASGI: this is where the time goes."""
-        received = anyio.current_time()
+        received = monotonic()
         self._require_caught_up()
         body = await read_body(scope, receive, self._settings.max_body_bytes)
         with self._admission.admit(len(body)):

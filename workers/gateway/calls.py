@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from time import monotonic
 
 import anyio
 
@@ -66,7 +67,7 @@ class Calls:
         return session_id, found
 
     async def begin(self, text: str, parameters: Parameters, received: float) -> Call:
-        """Render the messages and register the call. Nothing is written yet. `received` is the loop's time of the call.
+        """Render the messages and register the call. Nothing is written yet. `received` is the time of the call by `time.monotonic`.
 
         :raises Problem: 4xx, the session or the messages cannot be used.
         """
@@ -167,7 +168,7 @@ class Call:
     def timing_ms(self) -> dict[str, float]:
         """By the gateway's clock, since the call was received: its Request was readable, its first span was, the answer is."""
         moments = {
-            "readable": self._waiter.readable_at, "first_span": self._waiter.first_span_at, "answered": anyio.current_time(),
+            "readable": self._waiter.readable_at, "first_span": self._waiter.first_span_at, "answered": monotonic(),
         }
         return {name: round((at - self._received) * 1000, 3) for name, at in moments.items() if at is not None}
 
@@ -180,7 +181,7 @@ class Call:
             self._reason = "gateway stops"
             raise unavailable("this gateway stops: call again")
         held_until = self._waiter.progress_at + self._calls.settings.hold_s
-        left_s = held_until - anyio.current_time()
+        left_s = held_until - monotonic()
         if left_s <= 0:
             self._reason = "held too long"
             raise unavailable(f"no token came for {self._calls.settings.hold_s:.0f} s: nobody owns the partition, or it is paused")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import NamedTuple
 
 import anyio
@@ -39,14 +40,14 @@ class Ended(NamedTuple):
 
 
 class Waiter:
-    """One call that waits for its request. Times are the event loop's, seconds; at `progress_at` the fold gained something last."""
+    """One call that waits for its request. Times are `time.monotonic`, seconds; at `progress_at` the fold gained something last."""
 
     __slots__ = ("_event", "first_span_at", "nonce", "partition", "progress_at", "readable_at", "request", "session", "streaming")
 
     def __init__(self, partition: int, session: SessionState, nonce: bytes, streaming: bool) -> None:
         self.partition, self.session, self.nonce, self.streaming = partition, session, nonce, streaming
         self.request: RequestState | None = None
-        self.progress_at = anyio.current_time()
+        self.progress_at = monotonic()
         self.readable_at: float | None = None
         self.first_span_at: float | None = None
         self._event = anyio.Event()
@@ -60,9 +61,10 @@ class Waiter:
         self._event.set()
 
     async def news(self) -> None:
-        """Wait to be woken."""
+        """Wait to be woken from now on: what woke it before has been looked at."""
+        if self._event.is_set():
+            self._event = anyio.Event()
         await self._event.wait()
-        self._event = anyio.Event()
 
 
 @dataclass(slots=True)
@@ -220,7 +222,7 @@ class Mirror:
         waiter = None if served is None else served.waiters.get(request.record.nonce)
         if waiter is None:
             return
-        waiter.progress_at = anyio.current_time()
+        waiter.progress_at = monotonic()
         if waiter.first_span_at is None:
             waiter.first_span_at = waiter.progress_at
         if waiter.streaming or request.end is not None:
@@ -237,7 +239,7 @@ class Mirror:
         if waiter is None:
             return
         waiter.request = request
-        waiter.readable_at = waiter.progress_at = anyio.current_time()
+        waiter.readable_at = waiter.progress_at = monotonic()
         if request.end is not None:
             waiter.wake()
 

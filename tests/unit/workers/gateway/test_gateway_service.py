@@ -369,7 +369,7 @@ async def test_a_gateway_starts_where_the_owners_positions_stand(tmp_path: Path)
     for session in (0, 2):
         append(log, SESSIONS, 0, Open(nonce=b"%d" % session, check="abcdef"))
         append(log, SESSIONS, 0, Close(session=session, nonce=b"c"))
-    await log.broker.commit(log.group("rollout"), {log.place(SESSIONS, 0): (2, "epoch=-1")})
+    await log.broker.commit(log.group("rollout"), {log.place(SESSIONS, 0): (2, "epoch=-1;")})
     async with gateway(log, tmp_path) as base, aiohttp.ClientSession() as http:
         for session, status in [("0-0-abcdef", 410), ("0-2-abcdef", 410), ("0-2-wrong1", 404), ("0-9-abcdef", 404), ("7-0-abcdef", 404)]:
             async with http.post(f"{base}/s/{session}/v1/chat/completions", json={"messages": HELLO}) as response:
