@@ -177,7 +177,7 @@ class KafkaLog:
         with self._consumer(True, group=self._namespace + group) as consumer:
             places = [TopicPartition(self._namespace + "sessions", each) for each in self._partitions(consumer, "sessions")]
             answered = _asked(consumer.committed, places, timeout=self._timeout_s)
-        return {each.partition: (each.offset, each.metadata or "") for each in answered if each.offset >= 0}
+        return {each.partition: (each.offset, _metadata(each)) for each in answered if each.offset >= 0}
 
     def _consumer(self, committed: bool, *, group: str = "audit") -> _Closing:
         return _Closing(Consumer({
@@ -219,3 +219,13 @@ def _message(fetched: Any) -> Message:
         topic=fetched.topic(), partition=fetched.partition(), offset=fetched.offset(), timestamp_ms=fetched.timestamp()[1],
         key=fetched.key(), value=fetched.value(), headers=tuple(headers),
     )
+
+
+def _metadata(place: TopicPartition) -> str:
+    """The committed text up to its semicolon. The client hands it on without its length, so foreign bytes may follow."""
+    try:
+        said = place.metadata or ""
+    except UnicodeDecodeError as error:
+        said = error.object.decode("utf-8", errors="replace")
+    text, end, _ = said.partition(";")
+    return str(text + end)

@@ -33,7 +33,8 @@ def _check_epoch(group: str, place: Place, metadata: str, read: PartitionRead, f
     if place.offset < read.begin:
         return  # retention passed it: the log no longer says which epoch was in force there
     name, _, number = metadata.partition("=")
-    epoch = int(number) if name == "epoch" and number.lstrip("-").isdigit() else None
+    digits = number.removesuffix(";")
+    epoch = int(digits) if name == "epoch" and number.endswith(";") and digits.lstrip("-").isdigit() else None
     in_force = read.epoch_at(place.offset)
     findings.need(epoch == in_force, "R5", place, "%s committed %r, epoch %d is in force there", group, metadata, in_force)
 

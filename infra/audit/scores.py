@@ -1,6 +1,6 @@
 """Scores as the trainer must have seen them: per trajectory, the first `ok` Score of each rule.
 
-Invariant: a Score names a Trajectory that stands at its offset, with its session.
+Invariant: a Score names a Trajectory that stands at its offset, with its session, purpose and group.
 """
 
 from __future__ import annotations
@@ -35,4 +35,5 @@ def _check_subject(entry: Entry, trajectories: Trajectories, findings: Findings)
     findings.need(stands, "R6", entry, "score of %d, where no Trajectory stands", entry["trajectory"])
     kept = read.counted.get(entry["trajectory"])
     if kept is not None:
-        findings.need(kept.session == entry["session"], "R6", entry, "score of session %d, it is %d", entry["session"], kept.session)
+        said, expected = (entry["session"], entry["purpose"], entry["group"]), (kept.session, kept.purpose, kept.group)
+        findings.need(said == expected, "R6", entry, "session, purpose, group are %s, the Trajectory says %s", said, expected)

@@ -63,7 +63,8 @@ TRAJECTORY: Shape = {
 }
 SCORE: Shape = {
     "trajectory": (INTEGER, REQUIRED), "session": (INTEGER, REQUIRED), "rule": (TEXT, REQUIRED), "rule_version": (INTEGER, 1),
-    "value": (NUMBER, REQUIRED), "components": (MAP, {}), "status": (TEXT, "ok"), "detail": (TEXT, ""),
+    "value": (NUMBER, REQUIRED), "components": (MAP, {}), "status": (TEXT, "ok"), "detail": (TEXT, ""), "purpose": (TEXT, "train"),
+    "group": ((int, NONE), None),
 }
 WEIGHT_FILE: Shape = {"uri": (TEXT, REQUIRED), "sha256": (TEXT, REQUIRED), "bytes": (INTEGER, REQUIRED)}
 WEIGHT_VERSION: Shape = {

@@ -20,7 +20,7 @@ NOTHING: Fields = {"trajectory": 0, "close": -1, "decided": [], "score": 0}
 
 @dataclass(slots=True)
 class PartitionDecisions:
-    """Offsets of training trajectories of one partition, in order. `last_scores`, of undecided ones: (last of its first `ok` Scores, offset)."""
+    """Training trajectories of one partition by offset, in order. `last_scores`: (last of its first `ok` Scores, offset), undecided."""
 
     undecided: list[int]
     last_scores: list[tuple[int, int]]

@@ -87,8 +87,8 @@ def write_one_session(cluster: Cluster) -> None:
     node = {"request": 2, "prompt": 1, "tokens": tokens * 2, "mask": b"\0\1", "logprobs": bytes(4) + logprob,
             "versions": struct.pack("<2i", -1, 0), "sampling": {"max_tokens": 1}, "end": "length"}
     cluster.produce("trajectories", {"type": "Trajectory", "session": 1, "close": 4, "check": "aaaaaa", "nodes": [node]})
-    cluster.commit_position("rollout", 5, "epoch=0")
-    cluster.commit_position("assembler", 1, "epoch=0")
+    cluster.commit_position("rollout", 5, "epoch=0;")
+    cluster.commit_position("assembler", 1, "epoch=0;")
 
 
 def test_a_correct_log_passes_and_a_planted_span_does_not(cluster: Cluster) -> None:
@@ -98,7 +98,7 @@ def test_a_correct_log_passes_and_a_planted_span_does_not(cluster: Cluster) -> N
     assert verdict.violations == []
     assert (verdict.checked["R5"], verdict.trajectories, verdict.figures.tokens) == (5, 1, 1)
     cluster.produce("sessions", {"type": "Claim", "epoch": 3, "node": "a", "incarnation": "x"})
-    cluster.commit_position("rollout", 6, "epoch=0")
+    cluster.commit_position("rollout", 6, "epoch=0;")
     with KafkaLog(cluster.bootstrap, cluster.namespace) as log:
         places = [violation[:4] for violation in Audit(log).run().violations]
     assert places == [("R1", "sessions", 0, 5), ("R5", "sessions", 0, 6)]

@@ -139,7 +139,7 @@ def complete_log(folder: Path) -> RawLog:
     _other_sessions(log)
     _trajectories(log)
     _training(log, folder)
-    log.commits = {"rollout": {0: (251, "epoch=30"), 1: (51, "epoch=10")}, "assembler": {0: (251, "epoch=30"), 1: (51, "epoch=10")}}
+    log.commits = {"rollout": {0: (251, "epoch=30;"), 1: (51, "epoch=10;")}, "assembler": {0: (251, "epoch=30;"), 1: (51, "epoch=10;")}}
     return log
 
 
@@ -207,8 +207,10 @@ def _trajectories(log: RawLog) -> None:
     log.put("trajectories", 0, 40, "Trajectory", session=220, close=230, check="dddddd", group=2, member=0, outcome="agent failed")
     third = [node(20, [5, 6], [40, 41, 42], "stop", versions=[0, 0, 1])]
     log.put("trajectories", 1, 0, "Trajectory", session=10, close=50, check="eeeeee", group=3, member=0, reward=1.0, nodes=third)
-    for partition, offset, trajectory, session in [(0, 0, 0, 10), (0, 10, 10, 20), (0, 20, 30, 180), (1, 0, 0, 10)]:
-        log.put("scores", partition, offset, "Score", trajectory=trajectory, session=session, rule="letters", value=0.5)
+    for partition, offset, trajectory in [(0, 0, 0), (0, 10, 10), (0, 20, 30), (1, 0, 0)]:
+        scored = log.at("trajectories", partition, trajectory)
+        same = {name: scored[name] for name in ("session", "purpose", "group") if name in scored}
+        log.put("scores", partition, offset, "Score", trajectory=trajectory, rule="letters", value=0.5, **same)
 
 
 def _training(log: RawLog, folder: Path) -> None:

@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from raw_log import EPOCH_A, EPOCH_B, Plant, RawLog, complete_log, f4, grant, i4, mark, place, row, span
+from raw_log import EPOCH_A, EPOCH_B, Plant, RawLog, complete_log, f4, grant, i4, mark, place, row, span, tensors, weights_sha256
+from safetensors.numpy import save
+
+from infra.audit.weights import weights_digest
 
 CASES: list[Any] = []
 
 
-def planted(rule: str, topic: str, partition: int, offset: int) -> Any:
-    """Register a plant: the violation that it must cause, alone or with others that follow from it."""
+def planted(rule: str, topic: str, partition: int, offset: int, says: str = "") -> Any:
+    """Register a plant: the violation that it must cause, alone or with others that follow from it, and a part of its text."""
 
     def register(plant: Plant) -> Plant:
-        CASES.append(pytest.param(plant, (rule, topic, partition, offset), id=f"{rule}-{plant.__name__}"))
+        CASES.append(pytest.param(plant, (rule, topic, partition, offset), says, id=f"{rule}-{plant.__name__}"))
         return plant
 
     return register
@@ -37,6 +40,12 @@ def first_node(log: RawLog) -> dict[str, Any]:
 
 @planted("R1", "sessions", 0, 70)
 def claim_of_no_grant(log: RawLog) -> None:
+    log.at("sessions", 0, 70)["epoch"] = 35
+
+
+@planted("R1", "sessions", 0, 70, "epoch 35 is no Grant")
+def claim_of_no_grant_where_nothing_was_compacted_yet(log: RawLog) -> None:
+    log.put_fields(("grants", 0, 40), grant(0, "b", "y"))
     log.at("sessions", 0, 70)["epoch"] = 35
 
 
@@ -221,12 +230,12 @@ def a_tombstone_where_records_are_kept(log: RawLog) -> None:
 
 @planted("R5", "sessions", 0, 71)
 def position_with_the_epoch_of_now(log: RawLog) -> None:
-    log.commits["rollout"][0] = (71, "epoch=0")
+    log.commits["rollout"][0] = (71, "epoch=0;")
 
 
 @planted("R5", "sessions", 0, 70)
 def position_with_the_epoch_of_a_claim_not_yet_read(log: RawLog) -> None:
-    log.commits["rollout"][0] = (70, "epoch=30")
+    log.commits["rollout"][0] = (70, "epoch=30;")
 
 
 @planted("R5", "sessions", 0, 251)
@@ -238,7 +247,7 @@ def position_without_an_epoch(log: RawLog) -> None:
 def position_above_an_open_session(log: RawLog) -> None:
     log.session(260, "Open", nonce=b"o1", check="ffffff")
     log.session(270, "Request", session=260, nonce=b"o2", tokens=b"", sampling={"max_tokens": 1})
-    log.commits["rollout"][0] = (271, "epoch=30")
+    log.commits["rollout"][0] = (271, "epoch=30;")
 
 
 @planted("R5", "sessions", 0, 251)
@@ -248,7 +257,7 @@ def position_of_the_assembler_above_a_session_without_trajectory(log: RawLog) ->
 
 @planted("R5", "sessions", 1, 52)
 def position_beyond_the_end(log: RawLog) -> None:
-    log.commits["rollout"][1] = (52, "epoch=10")
+    log.commits["rollout"][1] = (52, "epoch=10;")
 
 
 # R6: trajectories
@@ -320,6 +329,16 @@ def a_score_of_another_session(log: RawLog) -> None:
     log.at("scores", 0, 10)["session"] = 10
 
 
+@planted("R6", "trajectories", 0, 40, "close is 235")
+def a_close_that_is_no_close(log: RawLog) -> None:
+    log.at("trajectories", 0, 40)["close"] = 235
+
+
+@planted("R6", "scores", 0, 20)
+def a_score_that_takes_an_evaluation_for_training(log: RawLog) -> None:
+    del log.at("scores", 0, 20)["purpose"]
+
+
 # R6: training
 
 
@@ -333,7 +352,7 @@ def a_session_dropped_and_trained(log: RawLog) -> None:
     log.at("training", 0, 20)["drops"].append({"place": place(1, 0, 10), "reason": "too old"})
 
 
-@planted("R6", "training", 0, 10)
+@planted("R6", "training", 0, 10, "is eval")
 def an_evaluation_that_is_trained(log: RawLog) -> None:
     log.at("training", 0, 10)["plan"]["places"].append(place(0, 30, 180))
 
@@ -361,7 +380,7 @@ def a_position_beyond_the_row(log: RawLog) -> None:
     log.at("training", 0, 10)["plan"]["rows"][0]["train_to"] = [8]
 
 
-@planted("R6", "training", 0, 10)
+@planted("R6", "training", 0, 10, "it begins at 7")
 def a_path_that_skips_tokens_of_the_parent(log: RawLog) -> None:
     log.at("training", 0, 10)["plan"]["rows"][0] |= {"nodes": [0, 1], "stops": [6, 1], "train_to": [6]}
 
@@ -442,7 +461,32 @@ def a_tasks_watermark_that_goes_back(log: RawLog) -> None:
     log.at("training", 0, 30)["consumed"]["tasks"] = {0: 10, 1: 30, 2: 40, 3: 50}
 
 
+@planted("R6", "training", 0, 10, "row 0: trains positions 4 to 7")
+def a_position_in_two_ranges_of_a_row(log: RawLog) -> None:
+    log.at("training", 0, 10)["plan"]["rows"][0] |= {"train_from": [3, 4], "train_to": [5, 7]}
+
+
+@planted("R6", "training", 0, 30, "trains tokens of version 1, starts from 0")
+def tokens_of_weights_that_the_trainer_had_not_made(log: RawLog) -> None:
+    log.at("training", 0, 30)["version"] = 0
+
+
+@planted("R6", "training", 0, 30, "trajectories end at 41")
+def a_watermark_beyond_the_end(log: RawLog) -> None:
+    log.at("training", 0, 30)["consumed"]["watermarks"][0] = mark(0, 42, 230, 30)
+
+
 # R8
+
+
+@planted("R8", "training", 0, 1, "the first version is 5")
+def a_first_version_that_is_not_0(log: RawLog) -> None:
+    log.at("training", 0, 1)["version"] = 5
+
+
+@planted("R8", "training", 0, 11, "step 2 published 2")
+def a_version_under_another_step(log: RawLog) -> None:
+    log.at("training", 0, 11)["step"] = 2
 
 
 @planted("R8", "sessions", 1, 40)
@@ -525,13 +569,15 @@ def a_member_that_is_two_tasks(log: RawLog) -> None:
     log.at("tasks", 0, 10)["member"] = 0
 
 
-@pytest.mark.parametrize(("plant", "expected"), CASES)
-def test_a_planted_violation_is_found_where_it_stands(plant: Plant, expected: tuple[str, str, int, int], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("plant", "expected", "says"), CASES)
+def test_a_planted_violation_is_found_where_it_stands(
+    plant: Plant, expected: tuple[str, str, int, int], says: str, tmp_path: Path
+) -> None:
     log = complete_log(tmp_path)
     plant(log)
     verdict = log.audit()
     assert not verdict.audit_ok
-    assert expected in {violation[:4] for violation in verdict.violations}
+    assert [violation for violation in verdict.violations if violation[:4] == expected and says in violation.text]
 
 
 def harmless_repeats() -> Iterator[tuple[int, str, dict[str, Any]]]:
@@ -560,3 +606,33 @@ def test_zombies_races_and_resends_are_no_violation(offset: int, type_: str, fie
     verdict = log.audit()
     assert verdict.violations == []
     assert sum(verdict.figures.ignored.values()) == 3
+
+
+def test_after_an_unknown_type_nothing_of_the_partition_counts(tmp_path: Path) -> None:
+    log = complete_log(tmp_path)
+    an_unknown_type(log)
+    assert log.audit().figures.tokens == 2 + 2 + 1 + 3  # the last three are partition 1's
+
+
+def test_a_resumed_request_that_starts_elsewhere_is_told(tmp_path: Path) -> None:
+    log = complete_log(tmp_path)
+    start_beyond_the_accepted_tokens(log)
+    figures = log.audit().figures
+    assert (figures.resumed_at_accepted_length, figures.resumed_requests) == (False, 1)
+
+
+def test_a_step_beyond_the_staleness_bound_is_a_violation(tmp_path: Path) -> None:
+    (violation,) = complete_log(tmp_path).audit(staleness_bound=0).violations
+    assert violation == ("R6", "training", 0, 30, "staleness 1, the bound is 0")
+
+
+def test_a_position_at_the_open_of_an_open_session_is_true(tmp_path: Path) -> None:
+    log = complete_log(tmp_path)
+    log.session(260, "Open", nonce=b"o1", check="ffffff")
+    log.commits["rollout"][0] = log.commits["assembler"][0] = (260, "epoch=30;")
+    assert log.audit().violations == []
+
+
+def test_the_digest_of_several_files_is_that_of_all_tensors_by_name(tmp_path: Path) -> None:
+    parts = [save({name: tensor}) for name, tensor in sorted(tensors(1).items(), reverse=True)]
+    assert weights_digest(parts) == weights_sha256(1)

@@ -67,7 +67,7 @@ def retention_takes(log: RawLog, below: int) -> None:
 def test_after_retention_the_reading_begins_at_the_owners_position(tmp_path: Path) -> None:
     log = complete_log(tmp_path)
     retention_takes(log, below=100)
-    log.commits["rollout"][0] = (180, "epoch=30")
+    log.commits["rollout"][0] = (180, "epoch=30;")
     verdict = log.audit()
     assert verdict.violations == []
     assert verdict.figures.sessions == 2 + 1  # those of offsets 180 and 220, and the one of partition 1
@@ -76,7 +76,7 @@ def test_after_retention_the_reading_begins_at_the_owners_position(tmp_path: Pat
 def test_after_retention_without_a_position_nothing_counts_before_a_reset(tmp_path: Path) -> None:
     log = complete_log(tmp_path)
     retention_takes(log, below=100)
-    log.commits["rollout"][0] = (20, "epoch=0")
+    log.commits["rollout"][0] = (20, "epoch=0;")
     log.commits["assembler"].pop(0)
     assert log.audit().figures.sessions == 1
     log.put("grants", 0, 40, "Grant", node="c", incarnation="z")["partition"] = 0
