@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple, Self
 
+_METADATA = re.compile(r"^epoch=(-?\d+);$")
 _SESSION = re.compile(r"^(\d{1,6})-(\d{1,19})-([0-9a-z]{6})$")
 
 
@@ -47,8 +48,8 @@ class Position(NamedTuple):
     epoch: int
 
     def metadata(self) -> str:
-        """The text that is committed beside the offset."""
-        return f"epoch={self.epoch}"
+        """The text that is committed beside the offset. It ends in a semicolon because librdkafka hands it on without its length."""
+        return f"epoch={self.epoch};"
 
     @classmethod
     def parse(cls, offset: int, metadata: str) -> Self:
@@ -56,10 +57,10 @@ class Position(NamedTuple):
 
         :raises ValueError: the metadata was not written by `metadata()`.
         """
-        name, _, epoch = metadata.partition("=")
-        if name != "epoch":
+        match = _METADATA.match(metadata)
+        if match is None:
             raise ValueError(f"offset {offset} was committed with metadata {metadata!r}, not with an epoch")
-        return cls(offset, int(epoch))
+        return cls(offset, int(match[1]))
 
 
 START = Position(0, -1)

@@ -16,6 +16,8 @@ from pathlib import Path
 from schemas.errors import SetupError
 
 _PROC = Path("/proc")
+_exit_codes: dict[int, int] = {}
+"""Of children that were reaped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,10 @@ class Process:
         """True while this very process runs. A child that ended is reaped."""
         _reap(self.pid)
         return start_time(self.pid) == self.started
+
+    def exit_code(self) -> int | None:
+        """How a child of this process ended (negative: by that signal); None while it runs, or where it is nobody's child here."""
+        return None if self.is_alive() else _exit_codes.get(self.pid)
 
     def signal(self, number: signal.Signals) -> bool:
         """Send a signal if the process still is the recorded one; answers whether it was sent."""
@@ -114,6 +120,8 @@ def _ps_start_time(pid: int) -> str | None:
 
 def _reap(pid: int) -> None:
     try:
-        os.waitpid(pid, os.WNOHANG)
+        ended, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
         return
+    if ended:
+        _exit_codes[pid] = os.waitstatus_to_exitcode(status)

@@ -86,7 +86,7 @@ class Crew:
         for name, member in self.members.items():
             if member.is_ready:
                 self._failures[name] = 0
-            if member.is_alive or name in self._held or not member.spec.restart:
+            if member.is_alive or name in self._held or member.has_finished:
                 continue
             self._failures[name] = self._failures.get(name, 0) + 1
             if self._failures[name] > RESTARTS:

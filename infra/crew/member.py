@@ -27,8 +27,6 @@ class Spec:
     name: str
     role: str
     settings: Mapping[str, object] = field(default_factory=dict)
-    restart: bool = True
-    """Start it again when it ends by itself with an error."""
 
 
 class Member:
@@ -46,6 +44,11 @@ class Member:
     def is_alive(self) -> bool:
         """Its process runs."""
         return self.process is not None and self.process.is_alive()
+
+    @property
+    def has_finished(self) -> bool:
+        """Its process came to its own end, without an error."""
+        return self.process is not None and self.process.exit_code() == 0
 
     @property
     def is_ready(self) -> bool:

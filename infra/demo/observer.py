@@ -58,7 +58,7 @@ class Observer:
         """Counted tokens per second over the last seconds."""
         now = anyio.current_time()
         self._rate.append((now, self.tokens))
-        while now - self._rate[0][0] > RATE_WINDOW_S:
+        while len(self._rate) > 2 and now - self._rate[1][0] > RATE_WINDOW_S:
             self._rate.popleft()
         since, before = self._rate[0]
         return (self.tokens - before) / (now - since) if now > since else 0.0

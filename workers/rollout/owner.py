@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 import anyio
@@ -43,6 +44,8 @@ class Owner:
         self.node, self.incarnation = node, incarnation
         self.holdings: dict[int, Holding] = {}
         self._admission = Admission()
+        self._queue: deque[OwnedSpan] = deque()
+        self._turn = anyio.Lock()
 
     async def reconcile(self, rows: Mapping[bytes, Entry[Record]]) -> bool:
         """Give up and take partitions as the newest Grants say; answers whether anything changed."""
@@ -85,12 +88,22 @@ class Owner:
         await self.write(spans)
 
     async def write(self, spans: Sequence[OwnedSpan]) -> None:
-        """Hand spans to the writer, in order."""
-        for owned in spans:
-            if owned.span.finish is not None:
-                failpoint("rollout.before_closing_span")
-            await self._writer.send(SESSIONS, owned.partition, owned.span)
-            failpoint("rollout.after_closing_span" if owned.span.finish is not None else "rollout.mid_span")
+        """Hand spans to the writer in the order in which they were cut, whichever tasks cut them.
+
+        A span leaves the queue after it was handed over: a cancelled call leaves no gap, at worst a repetition, which R2 ignores.
+        """
+        self._queue.extend(spans)
+        async with self._turn:
+            while self._queue:
+                await self._send(self._queue[0])
+                self._queue.popleft()
+
+    async def _send(self, owned: OwnedSpan) -> None:
+        is_closing = owned.span.finish is not None
+        if is_closing:
+            failpoint("rollout.before_closing_span")
+        await self._writer.send(SESSIONS, owned.partition, owned.span)
+        failpoint("rollout.after_closing_span" if is_closing else "rollout.mid_span")
 
     def positions(self) -> dict[int, Position]:
         """R5: where another owner may start, for the partitions that are live."""
