@@ -29,12 +29,17 @@ def check_positions(
             _check_skipped(group, place, partitions[partition], needs_reader, findings)
 
 
+def epoch_of(metadata: str) -> int | None:
+    """The epoch in a committed text such as `epoch=12;`; None where it is another text."""
+    name, _, number = metadata.partition("=")
+    digits = number.removesuffix(";")
+    return int(digits) if name == "epoch" and number.endswith(";") and digits.lstrip("-").isdigit() else None
+
+
 def _check_epoch(group: str, place: Place, metadata: str, read: PartitionRead, findings: Findings) -> None:
     if place.offset < read.begin:
         return  # retention passed it: the log no longer says which epoch was in force there
-    name, _, number = metadata.partition("=")
-    digits = number.removesuffix(";")
-    epoch = int(digits) if name == "epoch" and number.endswith(";") and digits.lstrip("-").isdigit() else None
+    epoch = epoch_of(metadata)
     in_force = read.epoch_at(place.offset)
     findings.need(epoch == in_force, "R5", place, "%s committed %r, epoch %d is in force there", group, metadata, in_force)
 

@@ -17,7 +17,7 @@ from infra.audit.figures import SessionFigures, session_figures
 from infra.audit.findings import RULES, Findings, Place, Violation
 from infra.audit.grants import Grants
 from infra.audit.log import Log
-from infra.audit.positions import check_positions
+from infra.audit.positions import check_positions, epoch_of
 from infra.audit.scores import read_scores
 from infra.audit.sessions import PartitionRead
 from infra.audit.training import TrainingRead
@@ -119,9 +119,9 @@ class Audit:
         if start == 0:
             return PartitionRead(partition, grants, self.findings)
         offset, metadata = self._log.committed("rollout").get(partition, (-1, ""))
-        name, _, epoch = metadata.partition("=")
-        if offset >= start and name == "epoch" and epoch.lstrip("-").isdigit():
-            return PartitionRead(partition, grants, self.findings, begin=offset, epoch=int(epoch))
+        epoch = epoch_of(metadata)
+        if offset >= start and epoch is not None:
+            return PartitionRead(partition, grants, self.findings, begin=offset, epoch=epoch)
         return PartitionRead(partition, grants, self.findings, begin=start, waiting=True)
 
     def _positions(self, partitions: dict[int, PartitionRead], trajectories: Trajectories) -> None:
