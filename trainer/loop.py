@@ -80,6 +80,7 @@ class Loop:
         times_s = {"wait": waited_s, "update": updated - began, "publish": anyio.current_time() - updated}
         await self._commit(_step_record(number, batch, trained, version, times_s), version)
         failpoint("trainer.after_commit")
+        logger.info("step", step=number, version=version.version, staleness=batch.staleness, reward=round(batch.reward_mean, 3))
         await self._keep(updated - began)
 
     async def _commit(self, *records: Step | Drops | WeightVersion) -> None:

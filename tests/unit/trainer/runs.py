@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from anyio.abc import TaskStatus
 from schemas.record import Record
 from schemas.score import Score
 from schemas.task import Task
-from schemas.topics import NODES, SCORES, TASKS, TRAINING, TRAJECTORIES
+from schemas.topics import NODES, SCORES, TASKS, TRAINING, TRAJECTORIES, Topic
 from schemas.training import Drops, Plan, Step, WeightVersion
 from schemas.trajectory import Trajectory
 from streams.codec import encode
@@ -34,6 +34,10 @@ MEMBERS = 3
 RULE = "rule"
 
 
+Written = tuple[Topic, int, Record]
+"""Topic, partition, record."""
+
+
 class Crash(BaseException):
     """The process dies here."""
 
@@ -50,28 +54,37 @@ async def open_log() -> Log:
     return Log(broker, NAMESPACE, "trainer")
 
 
-def append(log: Log, topic: Any, partition: int, record: Record) -> int:
+def append(log: Log, topic: Topic, partition: int, record: Record) -> int:
     """As an earlier process wrote it."""
     assert isinstance(log.broker, MemoryBroker)
     return log.broker.append(encode(log.name(topic), partition, record))
 
 
-def write_groups(log: Log, groups: int, *, first: int = 0, signal: bool = True) -> None:
-    """Groups of MEMBERS tasks, their sessions, each written twice, and a score for each."""
-    for group in range(first, first + groups):
+def groups_of_records(groups: int, *, first: int = 0, signal: bool = True, offsets: dict[int, int] | None = None) -> Iterator[Written]:
+    """Groups of MEMBERS tasks, their sessions, each written twice, and a score for each. `offsets`: the next ones of `trajectories`."""
+    ends = offsets if offsets is not None else {}
+    for number in range(first * MEMBERS, (first + groups) * MEMBERS):
+        group, member = divmod(number, MEMBERS)
         partition = group % PARTITIONS
-        for member in range(MEMBERS):
-            number = group * MEMBERS + member
-            append(log, TASKS, group % 16, Task(number=number, group=group, member=member, members=MEMBERS))
-            tokens = [1 + (number + shift) % 17 for shift in range(3)]
-            trajectory = Trajectory(
-                session=2 * number, close=2 * number + 1, group=group, member=member,
-                nodes=[node([3, 4, 5], tokens, logprobs=[-2.0 - 0.1 * member] * 3)],
-            )  # fmt: skip
-            offset = append(log, TRAJECTORIES, partition, trajectory)
-            append(log, TRAJECTORIES, partition, trajectory)
-            value = float(member == group % MEMBERS) if signal else 1.0
-            append(log, SCORES, partition, Score(trajectory=offset, session=2 * number, rule=RULE, value=value))
+        yield TASKS, group % 16, Task(number=number, group=group, member=member, members=MEMBERS)
+        tokens = [1 + (number + shift) % 17 for shift in range(3)]
+        trajectory = Trajectory(
+            session=2 * number, close=2 * number + 1, group=group, member=member,
+            nodes=[node([3, 4, 5], tokens, logprobs=[-2.0 - 0.1 * member] * 3)],
+        )  # fmt: skip
+        yield TRAJECTORIES, partition, trajectory
+        yield TRAJECTORIES, partition, trajectory
+        value = float(member == group % MEMBERS) if signal else 1.0
+        yield SCORES, partition, Score(trajectory=ends.get(partition, 0), session=2 * number, rule=RULE, value=value)
+        ends[partition] = ends.get(partition, 0) + 2
+
+
+def write_groups(log: Log, groups: int, *, first: int = 0, signal: bool = True) -> None:
+    """`groups_of_records`, behind what `trajectories` holds."""
+    assert isinstance(log.broker, MemoryBroker)
+    ends = {partition: log.broker.log(log.place(TRAJECTORIES, partition)).end(committed=False) for partition in range(PARTITIONS)}
+    for topic, partition, record in groups_of_records(groups, first=first, signal=signal, offsets=ends):
+        append(log, topic, partition, record)
 
 
 @dataclass

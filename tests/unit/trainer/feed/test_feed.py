@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -325,6 +326,18 @@ def test_two_rules_are_weighed_and_the_runner_may_be_one() -> None:
     assert batch.reward_mean == pytest.approx((2.5 + 0.25) / 2)
 
 
+def test_a_trajectory_that_is_read_again_keeps_its_answers() -> None:
+    feed = small_feed(rules={RULE: 2.0, "other": 1.0})
+    for member in (0, 1):
+        give(feed, member, session(member, member, group=0, member=member), float(member))
+    feed.take_trajectory(0, 0, session(0, 0, group=0, member=0), 0.0)
+    for member in (0, 1):
+        feed.take_score(0, 2 + member, score(member, 1.0, rule="other"), 0.0)
+    batch = feed.batch(VERSION, 0.0)
+    assert batch is not None
+    assert batch.reward_mean == pytest.approx((1.0 + 3.0) / 2)
+
+
 def test_a_runner_that_reports_nothing_fails_the_rule() -> None:
     feed = small_feed(rules={"reported": 1.0})
     give(feed, 0, session(0, 1, group=0, member=0))
@@ -337,7 +350,8 @@ def test_what_cannot_be_trained_is_dropped_with_its_reason() -> None:
     feed = small_feed()
     good = session(0, 1, group=0, member=0)
     broken = msgspec.structs.replace(good.nodes[0], parent=3)
-    for offset, changes in enumerate([{"outcome": "failed"}, {"nodes": [broken]}, {"nodes": []}]):
+    flaws: list[dict[str, Any]] = [{"outcome": "failed"}, {"nodes": [broken]}, {"nodes": []}]
+    for offset, changes in enumerate(flaws):
         give(feed, offset, msgspec.structs.replace(good, close=offset, **changes))
     drops = feed.drops(0.0, at_once=True)
     assert drops is not None
