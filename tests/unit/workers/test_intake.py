@@ -8,7 +8,7 @@ import pytest
 
 from schemas.task import Task
 from schemas.topics import TASKS
-from streams.log import Log
+from streams.log import Log, Member
 from tests.unit.workers.running import append, memory_log
 from workers.intake import Intake, LowWatermark
 
@@ -94,6 +94,27 @@ async def test_work_of_an_older_assignment_moves_no_watermark_of_a_newer_one() -
         again[0].done()
         await intake.commit()
         assert await committed(log) == 1
+
+
+async def test_a_refused_commit_hands_everything_out_anew_though_nobody_else_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = await memory_log()
+    append(log, TASKS, 0, task(0))
+    async with log.join(TASKS, "g") as member:
+        intake = Intake(member)
+        (first,) = await intake.read(timeout_s=5)
+        first.done()
+        with monkeypatch.context() as patch:
+            patch.setattr(Member, "commit", _refuse)
+            await intake.commit()
+        (again,) = await intake.read(timeout_s=5)
+        assert again.entry == first.entry
+        again.done()
+        await intake.commit()
+    assert await committed(log) == 1
+
+
+async def _refuse(self: Member, offsets: object) -> bool:
+    return False
 
 
 async def test_a_refused_commit_hands_everything_out_anew() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import anyio
 import pytest
@@ -14,7 +15,7 @@ from schemas.record import Record
 from schemas.session import Close
 from schemas.topics import GRANTS, SESSIONS, TRAJECTORIES
 from schemas.trajectory import Trajectory
-from streams.log import Log
+from streams.log import Log, Member
 from streams.memory import MemoryBroker
 from tests.unit.workers.assembler.session_log import claim, close, open_, request, span
 from tests.unit.workers.running import append, entries, memory_log, records, running, until
@@ -80,7 +81,7 @@ async def test_a_trajectory_stands_in_the_partition_number_of_its_session() -> N
 
 
 async def test_no_position_passes_a_session_whose_trajectory_is_not_acknowledged() -> None:
-    log = await memory_log(partitions=1)
+    log = await memory_log()
     broker = log.broker
     assert isinstance(broker, MemoryBroker)
     write(log, 0, claim(7), open_(), close(1))
@@ -91,7 +92,9 @@ async def test_no_position_passes_a_session_whose_trajectory_is_not_acknowledged
         write(log, 0, open_(), close(3), open_())
         place = log.place(TRAJECTORIES, 0)
         await until(lambda: sum(outbox.waiting().get(place, 0) for outbox in broker.outboxes) == 1, "a trajectory on its way")
-        await until_kept(log, 0, Position(3, 7))
+        write(log, 1, claim(8))
+        await until_kept(log, 1, Position(1, 8))  # committed together with what partition 0 allows
+        assert await kept(log, 0) == Position(3, 7)
         broker.held = False
         for outbox in broker.outboxes:
             while outbox.waiting():
@@ -164,6 +167,28 @@ async def test_where_retention_passed_its_position_it_takes_the_owners() -> None
     await broker.commit(log.group("rollout"), {log.place(SESSIONS, 0): (4, Position(4, 4).metadata())})
     async with running(role(QUICK), log):
         await until(lambda: closes(log, 0) == [5], "what the owners' Position reaches")
+
+
+async def test_a_log_of_which_nothing_is_gone_is_read_from_its_start_wherever_the_owners_stand() -> None:
+    log = await memory_log(partitions=1)
+    write(log, 0, claim(1), open_(), close(1), open_(), close(3))
+    await log.broker.commit(log.group("rollout"), {log.place(SESSIONS, 0): (5, Position(5, 1).metadata())})
+    async with running(role(QUICK), log):
+        await until(lambda: closes(log, 0) == [2, 4], "both sessions")
+
+
+async def test_after_a_refused_commit_it_folds_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = await memory_log(partitions=1)
+    commit, refusals = Member.commit, [False]
+
+    async def refuse_once(self: Member, offsets: Any) -> bool:
+        return refusals.pop() if refusals else await commit(self, offsets)
+
+    monkeypatch.setattr(Member, "commit", refuse_once)
+    write(log, 0, claim(1), open_(), close(1))
+    async with running(role(AssemblerSettings(commit_s=0.05)), log):
+        await until_kept(log, 0, Position(3, 1))
+    assert closes(log, 0) == [2, 2]
 
 
 async def test_where_every_position_is_gone_nothing_counts_before_the_owners_reset() -> None:
