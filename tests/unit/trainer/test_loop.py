@@ -1,0 +1,132 @@
+"""The loop alone: what it does in which order, with a feed and a trainee that are scripted."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import anyio
+import pytest
+
+from schemas.errors import Superseded
+from schemas.topics import TRAINING
+from schemas.training import Consumed, Drops, Place, Plan, Row, Step, WeightVersion
+from schemas.trajectory import Trajectory
+from streams.cas import open_cas
+from streams.log import Log
+from streams.service import Watch
+from tests.unit.trainer.runs import Disk, PaperTrainee, open_log, training
+from trainer.feed.plan import Batch
+from trainer.loop import Loop
+from trainer.recover import PARTITION, Standing
+from trainer.trainee import Bench, Trained
+
+pytestmark = pytest.mark.anyio
+
+
+def batch(number: int, version: int = 0) -> Batch:
+    plan = Plan(
+        places=[Place(partition=0, offset=number, session=number)], micro_batches=[[0]], mini_batches=[[0]],
+        rows=[Row(place=0, nodes=[0], stops=[3], train_from=[2], train_to=[3], advantage=1.0)],
+    )  # fmt: skip
+    return Batch(
+        plan=plan, trajectories=[Trajectory(session=number, close=number)], drops=[], groups_trained=[number], groups_dropped=[9],
+        consumed=Consumed(groups_below=number + 1), version=version, trained_tokens=1, staleness=2, reward_mean=0.25,
+    )  # fmt: skip
+
+
+@dataclass
+class ScriptedFeed:
+    """Hands out what it was given, and remembers from which versions it was asked."""
+
+    decided: deque[Batch | Drops]
+    last: Drops | None = None
+    versions: list[int] = field(default_factory=list)
+
+    async def next(self, version: int) -> Batch | Drops:
+        self.versions.append(version)
+        return self.decided.popleft()
+
+    def rest(self) -> Drops | None:
+        return self.last
+
+
+@dataclass
+class SlowTrainee(PaperTrainee):
+    """Takes a known time, and notes when what is called."""
+
+    seen: list[str] = field(default_factory=list)
+
+    def train(self, plan: Plan, trajectories: Sequence[Trajectory]) -> Trained:
+        self.seen.append("train")
+        return super().train(plan, trajectories)
+
+    def publish(self, version: int, step: int) -> WeightVersion:
+        self.seen.append(f"publish {version} of {step}")
+        return super().publish(version, step)
+
+    def keep(self, step: int, version: int, committed: Mapping[int, str]) -> None:
+        assert committed[step] == self.weights, "a checkpoint is written of what stands in the log"
+        self.seen.append(f"keep {step}")
+
+
+async def run_loop(log: Log, feed: ScriptedFeed, trainee: SlowTrainee, *, steps: int, recovery_s: float = 1e9) -> Standing:
+    standing = Standing()
+    async with open_cas(log, TRAINING) as cas:
+        initial = trainee.begin(None)
+        await cas.write([(PARTITION, initial)])
+        standing.apply(initial)
+        with anyio.fail_after(20):
+            await Loop(feed, trainee, Bench(), cas, Watch(), standing, recovery_s).run(steps)
+    return standing
+
+
+async def test_a_step_and_its_version_stand_in_one_transaction() -> None:
+    log, feed, trainee = await open_log(), ScriptedFeed(deque([batch(0), batch(1, 1)])), SlowTrainee(Disk())
+    standing = await run_loop(log, feed, trainee, steps=2)
+    assert trainee.seen == ["train", "publish 1 of 1", "train", "publish 2 of 2"]
+    assert feed.versions == [0, 1]
+    async with log.follow_all(TRAINING) as reader:
+        _, step, version, *_ = await reader.read_to_end([0])
+    assert step.nonce == version.nonce
+    assert isinstance(step.record, Step)
+    assert (step.record.step, step.record.version, step.record.published, step.record.staleness) == (1, 0, 1, 2)
+    assert (step.record.groups_trained, step.record.groups_dropped, step.record.metrics["reward_mean"]) == ([0], [9], 0.25)
+    assert isinstance(version.record, WeightVersion)
+    assert version.record.weights_sha256 == step.record.weights_sha256
+    assert (standing.step, standing.version, standing.consumed) == (2, 2, Consumed(groups_below=2))
+
+
+async def test_drops_are_committed_alone_and_the_last_ones_at_the_end() -> None:
+    early, late = Drops(groups=[5], consumed=Consumed(groups_below=1)), Drops(groups=[6], consumed=Consumed(groups_below=2))
+    log, feed = await open_log(), ScriptedFeed(deque([early, batch(0)]), last=late)
+    standing = await run_loop(log, feed, SlowTrainee(Disk()), steps=1)
+    assert [type(each).__name__ for each in await training(log)] == ["WeightVersion", "Drops", "Step", "WeightVersion", "Drops"]
+    assert standing.consumed == late.consumed
+
+
+@pytest.mark.parametrize(("recovery_s", "kept"), [(0.0, ["keep 1", "keep 2"]), (1e9, [])])
+async def test_checkpoints_follow_the_budget(recovery_s: float, kept: list[str]) -> None:
+    log, feed, trainee = await open_log(), ScriptedFeed(deque([batch(0), batch(1, 1)])), SlowTrainee(Disk())
+    await run_loop(log, feed, trainee, steps=2, recovery_s=recovery_s)
+    assert [each for each in trainee.seen if each.startswith("keep")] == kept
+
+
+async def test_a_loop_that_lost_the_check_ends_and_keeps_nothing() -> None:
+    log = await open_log()
+
+    class Intruded(SlowTrainee):
+        def publish(self, version: int, step: int) -> WeightVersion:
+            anyio.from_thread.run(intrude)
+            return super().publish(version, step)
+
+    async def intrude() -> None:
+        async with open_cas(log, TRAINING) as other:
+            await other.write([(PARTITION, Drops(groups=[1], consumed=Consumed()))])
+
+    trainee = Intruded(Disk())
+    with pytest.raises(Superseded):
+        await run_loop(log, ScriptedFeed(deque([batch(0)])), trainee, steps=1, recovery_s=0.0)
+    assert trainee.seen == ["train", "publish 1 of 1"]
+    assert [type(each).__name__ for each in await training(log)] == ["WeightVersion", "Drops"]
