@@ -1,8 +1,8 @@
-"""A small learner and batches made from a seed; run as a program, it trains and prints the digests.
+"""A small learner and batches made from a seed.
 
-    python -m tests.unit.trainer.small FIRST LAST [CHECKPOINTS]
+    python -m tests.unit.trainer.small CHECKPOINTS WEIGHTS_SHA256
 
-trains on the batches FIRST … LAST, from the newest checkpoint in CHECKPOINTS if that is given, else from the beginning.
+trains on batches 1 … 5 from the beginning, and on 3 … 5 from the checkpoint of step 2, and prints the digests of both.
 """
 
 from __future__ import annotations
@@ -65,15 +65,13 @@ def train(subject: Learner, first: int, last: int) -> list[Applied]:
 
 def main() -> None:
     settle()
-    subject = learner()
-    if len(sys.argv) > 3:
-        [found] = Path(sys.argv[3]).glob("step-*")
-        committed = {int(found.name.split("-")[1]): json.loads((found / "state.json").read_text())["weights_sha256"]}
-        newest = checkpoint.newest(Path(sys.argv[3]), committed)
-        assert newest is not None
-        checkpoint.load(newest, subject)
-    train(subject, int(sys.argv[1]), int(sys.argv[2]))
-    print(json.dumps(subject.digests()))
+    straight, resumed = learner(), learner()
+    train(straight, 1, 5)
+    newest = checkpoint.newest(Path(sys.argv[1]), {2: sys.argv[2]})
+    assert newest is not None
+    checkpoint.load(newest, resumed)
+    train(resumed, 3, 5)
+    print(json.dumps({"straight": straight.digests(), "resumed": resumed.digests()}))
 
 
 if __name__ == "__main__":
