@@ -26,7 +26,10 @@ EVENTS: RawHeaders = [(b"content-type", b"text/event-stream; charset=utf-8"), (b
 
 
 async def answer(call: Call, chat: Chat, parameters: Parameters, send: Send) -> None:
-    """Write the Request, wait for what the log says of it, answer."""
+    """Write the Request, wait for what the log says of it, answer.
+
+    :raises ClientLeft: nobody is there to be answered.
+    """
     stream = _Stream(call, chat, parameters, send)
     try:
         await call.write()

@@ -7,10 +7,10 @@ session is answered before the log was read to the end that it had at the start.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
-import anyio
 import orjson
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -22,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 from workers.gateway.admission import Admission
 from workers.gateway.answers import answer
 from workers.gateway.calls import Calls
+from workers.gateway.departure import ClientLeft, watched
 from workers.gateway.parameters import parse_parameters
 from workers.gateway.problems import Problem, invalid, unavailable
 from workers.gateway.sessions import MAX_BODY_BYTES, Sessions
@@ -60,11 +61,8 @@ class App:
         with self._admission.admit(len(body)):
             parameters = parse_parameters(body)
             call = await self._calls.begin(scope["path_params"]["session"], parameters, received)
-            with call.running():
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(_cancel_when_client_leaves, receive, tasks.cancel_scope)
-                    await answer(call, self._calls.chat, parameters, send)
-                    tasks.cancel_scope.cancel()
+            with call.running(), watched(scope, call.client_left), suppress(ClientLeft):
+                await answer(call, self._calls.chat, parameters, send)
 
     async def open_session(self, request: Request) -> Response:
         """`POST /v1/sessions`."""
@@ -144,12 +142,6 @@ async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
             raise _too_large(limit_bytes)
         if not message.get("more_body", False):
             return body
-
-
-async def _cancel_when_client_leaves(receive: Receive, scope: anyio.CancelScope) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    scope.cancel()
 
 
 async def _answer_problem(request: Request, problem: Problem) -> Response:

@@ -22,6 +22,7 @@ from schemas.session import Request, Sampling
 from schemas.topics import SESSIONS
 from streams.log import Log, RecordWriter
 from workers.gateway.completions import Heading
+from workers.gateway.departure import ClientLeft
 from workers.gateway.mirror import Ended, Mirror, Waiter
 from workers.gateway.parameters import Message, Parameters
 from workers.gateway.problems import Problem, cancelled, failed, invalid, session_ended, unavailable, unknown_session
@@ -121,6 +122,7 @@ class Call:
     ) -> None:
         self._calls, self._session_id, self._waiter, self._request = calls, session_id, waiter, request
         self._messages, self._received = messages, received
+        self._has_left = False
         self._reason = "client left"
 
     @contextmanager
@@ -131,6 +133,11 @@ class Call:
         finally:
             self._calls.mirror.leave(self._waiter, self._reason)
 
+    def client_left(self) -> None:
+        """The client left: whoever waits for this call gives up."""
+        self._has_left = True
+        self._waiter.wake()
+
     async def write(self) -> None:
         """Hand the Request to the log."""
         await self._calls.writer.send(SESSIONS, self._session_id.partition, self._request)
@@ -140,6 +147,7 @@ class Call:
 
         :raises Problem: it failed or was cancelled (422), its session was closed (410), nothing came for `hold_s` or the gateway
             stops (503).
+        :raises ClientLeft: the client left.
         """
         while not self._waiter.is_over():
             await self._news(self._calls.settings.hold_s)
@@ -176,7 +184,10 @@ class Call:
         """Wait for news for at most `limit_s`; answers whether there are any.
 
         :raises Problem: 503, nothing has come for `hold_s`, or the gateway stops.
+        :raises ClientLeft: the client left.
         """
+        if self._has_left:
+            raise ClientLeft
         if self._calls.mirror.is_dismissed:
             self._reason = "gateway stops"
             raise unavailable("this gateway stops: call again")

@@ -16,6 +16,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from schemas.errors import SetupError
+from workers.gateway.departure import Protocol
 
 BACKLOG = 2048
 DISMISS_S = 2.0
@@ -60,7 +61,7 @@ def write_address(file: Path, url: str) -> None:
 async def serve(app: ASGIApp, listener: socket.socket, stop: anyio.Event, drain_s: float, dismiss: Callable[[], None]) -> None:
     """Serve until `stop`; then let calls in flight end for `drain_s`, and `dismiss` the others: they are to answer and end."""
     config = uvicorn.Config(
-        app, http="httptools", ws="none", loop="none", lifespan="off", log_config=None, access_log=False, server_header=False,
+        app, http=Protocol, ws="none", loop="none", lifespan="off", log_config=None, access_log=False, server_header=False,
         date_header=False, backlog=BACKLOG, timeout_graceful_shutdown=math.ceil(drain_s + DISMISS_S),
     )
     server = Server(config)

@@ -149,14 +149,15 @@ async def test_a_call_that_was_held_too_long_is_answered_503_and_cancelled(tmp_p
     assert (cancel.session, cancel.request, cancel.reason) == (request.record.session, request.offset, "held too long")
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_leaves_leaves_a_cancel(tmp_path: Path, stream: bool) -> None:
+@pytest.mark.parametrize(("stream", "padding"), [(False, 0), (True, 0), (False, 300_000)])
+async def test_a_client_that_leaves_leaves_a_cancel(tmp_path: Path, stream: bool, padding: int) -> None:
+    """With a body that the server's flow control pauses, too."""
     log = await memory_log()
     async with gateway(log, tmp_path) as base, agent(base) as runner:
         async with anyio.create_task_group() as tasks:
 
             async def call() -> None:
-                await runner.call(stream=stream)
+                await runner.call(stream=stream, user="a" * padding)
 
             tasks.start_soon(call)
             await until(lambda: records(log, SESSIONS, Request), "the Request")
@@ -396,3 +397,28 @@ async def test_a_port_that_is_taken_is_one_clear_error(tmp_path: Path) -> None:
         port = int(base.rpartition(":")[2])
         with pytest.raises(SetupError, match=f"127.0.0.1:{port}.*set another"):
             await role(settings_for(tmp_path, port=port))(log, Watch(), task_status=anyio.TASK_STATUS_IGNORED)
+
+
+async def test_a_client_that_leaves_in_the_middle_of_a_stream_leaves_a_cancel(tmp_path: Path) -> None:
+    log = await memory_log(partitions=1)
+    append(log, SESSIONS, 0, Claim(epoch=5, node="n", incarnation="i"))
+    async with gateway(log, tmp_path) as base, agent(base) as runner, anyio.create_task_group() as tasks:
+        tasks.start_soon(span_of_first_request, log)
+        body = {"messages": HELLO, "stream": True}
+        async with runner.http.post(f"{base}/s/{runner.session}/v1/chat/completions", json=body) as response:
+            await response.content.readuntil(b"\n\n")
+            response.close()
+        await until(lambda: records(log, SESSIONS, Cancel), "the Cancel")
+    assert [cancel.reason for cancel in records(log, SESSIONS, Cancel)] == ["client left"]
+
+
+async def test_a_silent_stream_is_kept_open_by_comments(tmp_path: Path) -> None:
+    log = await memory_log(partitions=1)
+    async with gateway(log, tmp_path, keepalive_s=0.05) as base, agent(base) as runner:
+        body = {"messages": HELLO, "stream": True}
+        async with runner.http.post(f"{base}/s/{runner.session}/v1/chat/completions", json=body) as response:
+            assert await response.content.readuntil(b"\n\n") == b": waiting\n\n"
+            async with owned(log, always("late")):
+                rest = await response.content.read()
+    assert b'"content":"late"' in rest
+    assert rest.endswith(b"data: [DONE]\n\n")
