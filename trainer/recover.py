@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import anyio
 import structlog
 
-from schemas.errors import CorruptRecord, LogError
+from schemas.errors import CorruptRecord, LogError, UsageError
 from schemas.record import Record
 from schemas.topics import TRAJECTORIES
 from schemas.training import Consumed, Drops, Place, Run, Step, WeightVersion
@@ -40,11 +40,15 @@ logger = structlog.get_logger()
 
 @dataclass(slots=True)
 class Standing:
-    """What `training` says up to its end. `in_force` maps each step to the digest of the weights after it, 0 to that of version 0."""
+    """What `training` says up to its end. `run` and `initial` are how it began.
+
+    `in_force` maps each step to the digest of the weights after it, 0 to that of version 0.
+    """
 
     step: int = 0
     version: int = -1
     consumed: Consumed = field(default_factory=Consumed)
+    run: Run | None = None
     initial: WeightVersion | None = None
     in_force: dict[int, str] = field(default_factory=dict)
 
@@ -59,6 +63,8 @@ class Standing:
             self.version = record.version
             self.in_force[record.step or 0] = record.weights_sha256
             self.initial = self.initial or record
+        elif isinstance(record, Run):
+            self.run = record
 
 
 def fold(records: Iterable[Entry[Record]]) -> Standing:
@@ -73,12 +79,14 @@ async def recover(log: Log, cas: CasLog, trainee: Trainee, bench: Bench, setting
     """Bring `trainee` to the weights in force; the first trainer of a namespace begins the run.
 
     :raises Superseded: another trainer wrote meanwhile.
+    :raises UsageError: loss or optimizer are set otherwise than when the run began.
     :raises LogError: a Step cannot be trained again: a trajectory is gone or unreadable.
     :raises RetentionPassed: trajectories since the newest checkpoint have expired.
     """
     standing = fold(cas.history)
     if standing.initial is None:
         return await _begin(cas, trainee, bench, settings)
+    _require_same_arithmetic(standing.run, settings)
     step = await bench.do(trainee.restore, standing.in_force)
     if step is None:
         await bench.do(trainee.begin, standing.initial)
@@ -91,6 +99,15 @@ async def recover(log: Log, cas: CasLog, trainee: Trainee, bench: Bench, setting
     if again:
         await bench.do(trainee.keep, standing.step, standing.version, standing.in_force)
     return standing
+
+
+def _require_same_arithmetic(run: Run | None, settings: TrainerSettings) -> None:
+    """Steps are trained again, here and by auditors, with the settings that the run began with."""
+    now = settings.model_dump(mode="json")
+    for name in ("loss", "loss_settings", "optimizer"):
+        if run is not None and name in run.settings and run.settings[name] != now[name]:
+            said = f"trainer.{name} is {now[name]}, the run began with {run.settings[name]}"
+            raise UsageError(f"{said}: keep that, or begin a new namespace")
 
 
 async def _begin(cas: CasLog, trainee: Trainee, bench: Bench, settings: TrainerSettings) -> Standing:

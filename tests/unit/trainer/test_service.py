@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 import trainer.loop
-from schemas.errors import Superseded
+from schemas.errors import Superseded, UsageError
 from schemas.node import NodeStatus
 from schemas.topics import NODES
 from schemas.training import Drops, Run, Step, WeightVersion
@@ -217,6 +217,15 @@ async def test_other_hardware_goes_on_from_a_version_of_its_own() -> None:
     with anyio.fail_after(20):  # the version of its own is in force: nothing new is announced
         await run_trainer(log, trainer_settings(steps=4), PaperTrainee(disk, salt="other"))
     assert [each.version for each in await training(log) if isinstance(each, WeightVersion)] == [0, 1, 2, 3, 4, 5]
+
+
+async def test_a_run_keeps_the_arithmetic_that_it_began_with() -> None:
+    log = await open_log()
+    with anyio.fail_after(20):
+        await run_trainer(log, trainer_settings(steps=0), PaperTrainee(Disk()))
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await run_trainer(log, trainer_settings(steps=0, optimizer={"learning_rate": 1.0}), PaperTrainee(Disk()))
+    assert caught.group_contains(UsageError, match=r"trainer\.optimizer is \{'learning_rate': 1\.0\}, the run began with \{\}")
 
 
 async def test_drops_without_a_step_are_committed_by_themselves() -> None:
