@@ -50,7 +50,9 @@ class App:
             Route("/healthz", self.healthy, methods=["GET"]),
             Route("/readyz", self.ready, methods=["GET"]),
         ]
-        handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {Problem: _answer_problem, HTTPException: _answer_http}
+        handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
+            Problem: _answer_problem, HTTPException: _answer_http, Exception: _answer_fault,
+        }
         return Starlette(routes=routes, exception_handlers=handlers)
 
     async def chat(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -153,6 +155,12 @@ async def _answer_http(request: Request, error: HTTPException) -> Response:
     code = "not_found" if error.status_code == 404 else "invalid_request"
     problem = Problem(error.status_code, code, f"{request.url.path}: {error.detail}")
     return Response(problem.body(), problem.status, error.headers, "application/json")
+
+
+async def _answer_fault(request: Request, error: Exception) -> Response:
+    """A fault of this software: Starlette raises it again after the answer, so that it is logged."""
+    problem = Problem(500, "internal_error", f"{type(error).__name__}: see the gateway's log")
+    return Response(problem.body(), problem.status, media_type="application/json")
 
 
 def _too_large(limit_bytes: int) -> Problem:

@@ -109,3 +109,14 @@ async def test_an_unknown_type_stops_the_gateway(tmp_path: Path) -> None:
     with anyio.fail_after(20), pytest.raises(ExceptionGroup) as caught:
         await role(settings_for(tmp_path))(log, Watch(), task_status=anyio.TASK_STATUS_IGNORED)
     assert caught.group_contains(UnknownRecord, match="Hologram")
+
+
+async def test_a_fault_of_the_gateway_itself_is_500_in_openais_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> int:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr("workers.gateway.sessions.place", broken)
+    log = await memory_log()
+    async with gateway(log, tmp_path) as base, aiohttp.ClientSession() as http:
+        status, content = await answered(http, "POST", f"{base}/v1/sessions")
+    assert (status, content["error"]["code"], content["error"]["type"]) == (500, "internal_error", "server_error")
