@@ -130,19 +130,16 @@ class Assembler:
         return HeldPartition(start.ledger(), Deadlines(self.settings.idle_s, self.settings.max_age_s))
 
     async def _take_all(self, entries: list[Entry[Record]]) -> None:
+        now_s = anyio.current_time()
         for entry in entries:
-            position = self._held[entry.partition].ledger.next
-            if entry.offset > position and await self._retention_passed(entry.partition, position):
+            held = self._held[entry.partition]
+            if entry.offset > held.ledger.next and await self._retention_passed(entry.partition, held.ledger.next):
                 self._generation = NO_GENERATION  # records were skipped: begin anew, from a Position that still stands
                 return
-            await self._take(entry)
-
-    async def _take(self, entry: Entry[Record]) -> None:
-        held = self._held[entry.partition]
-        ended = held.take(entry, anyio.current_time())
-        if ended is not None:
-            failpoint("assembler.before_trajectory")
-            held.sent(ended, await self._send(entry.partition, ended))
+            ended = held.take(entry, now_s)
+            if ended is not None:
+                failpoint("assembler.before_trajectory")
+                held.sent(ended, await self._send(entry.partition, ended))
 
     async def _retention_passed(self, partition: int, position: int) -> bool:
         place = self.log.place(SESSIONS, partition)
