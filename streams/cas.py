@@ -20,6 +20,7 @@ from schemas.errors import BrokerUnavailable, OutcomeUnknown, Superseded
 from schemas.record import Record
 from schemas.topics import Topic
 from streams.codec import Entry, encode
+from streams.failpoint import failpoint
 from streams.log import Log, LogReader
 
 PAUSE_S = 0.2
@@ -54,6 +55,7 @@ class CasLog:
 
     async def _attempt(self, nonce: bytes, records: Sequence[tuple[int, Record]]) -> list[int]:
         async with self._log.broker.transaction(self._id) as transaction:
+            failpoint("cas.after_init")
             found = await self._news()
             if found and all(entry.nonce == nonce for entry in found):
                 self._last_nonce = nonce
@@ -65,6 +67,7 @@ class CasLog:
                 offsets = await transaction.commit(messages)
             except Superseded as error:  # only fenced: whether somebody wrote is for the next attempt's check to say
                 raise OutcomeUnknown(str(error)) from error
+        failpoint("cas.after_commit")
         self._last_nonce = nonce
         return offsets
 

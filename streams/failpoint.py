@@ -25,7 +25,7 @@ FAILPOINTS = frozenset(
         "trainer.after_commit",
         "cas.after_init",
         "cas.after_send",
-        "cas.before_commit",
+        "cas.after_commit",
         "scheduler.before_grant",
         "scheduler.after_grant",
         "assembler.before_trajectory",

@@ -13,6 +13,7 @@ from aiokafka.errors import InvalidProducerEpoch, KafkaError, ProducerFenced
 
 from schemas.errors import OutcomeUnknown, Superseded
 from streams.broker import Outgoing, Transaction, check_outgoing
+from streams.failpoint import failpoint
 from streams.kafka.client import CLOSE_S, Connection, close
 from streams.kafka.producer import MAX_BATCH_BYTES, abandon
 
@@ -33,6 +34,7 @@ class KafkaTransaction(Transaction):
         try:
             with anyio.fail_after(self._connection.deadline_s):
                 offsets = await self._send_all(messages)
+            failpoint("cas.after_send")
             with anyio.fail_after(self._connection.deadline_s, shield=True):
                 await self._producer.commit_transaction()
         except (ProducerFenced, InvalidProducerEpoch) as error:

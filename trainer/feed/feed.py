@@ -48,7 +48,8 @@ class Feed:
         self._running = 0
         self._deadlines = Deadlines()
         self._ready: deque[Group] = deque()
-        self._scored: list[float] = []
+        self._given_up_rewards: list[float] = []
+        """Rewards of scored sessions that were given up since the last batch."""
 
     # What is read
 
@@ -166,7 +167,6 @@ class Feed:
             self._drop(item, "failed score", now)
         else:
             item.reward = verdict.reward
-            self._scored.append(item.reward)
             group.settle(item)
         self._consider(group, now)
 
@@ -218,6 +218,7 @@ class Feed:
 
     def _give_up(self, group: Group, reason: str, now: float) -> None:
         group.closed = True
+        self._given_up_rewards += [item.reward for item in group.chosen() if item.reward is not None]
         self._drop_all([*group.chosen(), *group.give_others()], reason, now)
         self._forget_group(group)
         if group.number is not None:
@@ -257,13 +258,14 @@ class Feed:
             self._release(each.item)
         plan, trajectories = lay_out_chosen(chosen, self.settings.layout, seed=self.settings.seed + version)
         drops, groups_dropped = self._decisions.hand_out()
-        scored, self._scored = self._scored, []
+        given_up, self._given_up_rewards = self._given_up_rewards, []
+        rewards = [*given_up, *(each.item.reward or 0.0 for each in chosen)]
         return Batch(
             plan=plan, trajectories=trajectories, version=version, drops=drops, groups_dropped=groups_dropped, consumed=self._consumed(),
             groups_trained=sorted(group.number for group in groups if group.number is not None),
             trained_tokens=sum(path.trained for each in chosen for path in each.paths),
             staleness=version - min(path.lowest_version for each in chosen for path in each.paths),
-            reward_mean=sum(scored) / max(1, len(scored)),
+            reward_mean=sum(rewards) / len(rewards),
         )  # fmt: skip
 
     def _consumed(self) -> Consumed:
