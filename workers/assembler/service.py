@@ -183,9 +183,10 @@ async def find_starts(log: Log, partitions: Iterable[int]) -> dict[int, Start]:
 
 def _position(committed: tuple[int, str] | None) -> Position | None:
     """None, too, where a tool committed an offset without an epoch: nobody knows what was in force there."""
-    if committed is None or not committed[1]:
+    try:
+        return None if committed is None else Position.parse(*committed)
+    except ValueError:
         return None
-    return Position.parse(*committed)
 
 
 async def _newest_grants(log: Log) -> dict[int, int]:

@@ -177,6 +177,14 @@ async def test_a_log_of_which_nothing_is_gone_is_read_from_its_start_wherever_th
         await until(lambda: closes(log, 0) == [2, 4], "both sessions")
 
 
+async def test_an_offset_that_a_tool_committed_without_an_epoch_is_no_position() -> None:
+    log = await memory_log(partitions=1)
+    write(log, 0, claim(1), open_(), close(1), open_(), close(3))
+    await log.broker.commit(log.group("assembler"), {log.place(SESSIONS, 0): (3, "")})
+    async with running(role(QUICK), log):
+        await until(lambda: closes(log, 0) == [2, 4], "both sessions")
+
+
 async def test_after_a_refused_commit_it_folds_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     log = await memory_log(partitions=1)
     commit, refusals = Member.commit, [False]
