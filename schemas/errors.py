@@ -16,7 +16,7 @@
     ├── EngineError                  50   look at the engine
     └── SetupError                   60   install or free what is named
 
-A retry policy reads `retriable` and nothing else. tests/unit/schemas/test_errors.py compares this drawing with the classes.
+A retry policy reads `retriable` and nothing else. tests/meta/test_project.py compares this drawing with the classes.
 """
 
 from __future__ import annotations
