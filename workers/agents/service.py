@@ -81,10 +81,7 @@ class Runner:
         slots, next_commit = anyio.Semaphore(self.settings.concurrency), 0.0
         async with anyio.create_task_group() as episodes:
             while True:
-                with anyio.move_on_after(POLL_S):
-                    async with slots:
-                        pass
-                for item in await self.intake.read(timeout_s=POLL_S, limit=slots.value) if slots.value else []:
+                for item in await self._read(slots):
                     slots.acquire_nowait()
                     episodes.start_soon(self._run_task, item, slots)
                 if anyio.current_time() >= next_commit:
@@ -96,6 +93,13 @@ class Runner:
         await self.intake.commit()
         if self.settings.report_file is not None:
             self.tally.write(self.settings.report_file)
+
+    async def _read(self, slots: anyio.Semaphore) -> list[Item]:
+        """As many tasks as there are free slots; none after a moment."""
+        with anyio.move_on_after(POLL_S):
+            async with slots:
+                pass
+        return await self.intake.read(timeout_s=POLL_S, limit=slots.value) if slots.value else []
 
     async def _run_task(self, item: Item, slots: anyio.Semaphore) -> None:
         task = item.entry.record
