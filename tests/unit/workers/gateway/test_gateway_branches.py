@@ -87,6 +87,19 @@ def test_requests_with_one_prompt_are_found_by_it() -> None:
     assert [request.offset for request in branches.prompted_at(point)] == offsets[:2]
 
 
+def test_a_prompt_is_found_after_a_later_branch_split_its_run() -> None:
+    folded, branches = Folded(), Branches()
+    first = folded.request([1, 2])
+    folded.span(first, [3, 4], ends=True)
+    branches.take(folded.session)
+    folded.request([1, 2, 9])
+    branches.take(folded.session)
+    request = folded.session.requests[first]
+    point, _ = branches.walk(branches.root, pack_i4([1, 2]))
+    assert branches.prompted_at(point) == [request]
+    assert branches.base_at(branches.before_prompt_end(request, 1)) == (request, 1)
+
+
 def test_a_request_upon_a_wrong_base_is_left_out() -> None:
     folded, branches = Folded(), Branches()
     folded.request([5], base=99, base_length=1)
