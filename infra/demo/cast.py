@@ -88,6 +88,7 @@ def _trainer(plan: Plan) -> dict[str, object]:
         "rules": {"next_letter": 1.0},
         "staleness_bound": TRAINED_STALENESS_BOUND,
         "group_deadline_s": 60,
+        "drops_deadline_s": 0.3,
         "seed": plan.seed,
         "layout": {"epochs": 2},
     }
@@ -97,5 +98,6 @@ def _trainer(plan: Plan) -> dict[str, object]:
         "model_dir": plan.model_dir,
         "weights_dir": plan.run_dir / "weights",
         "checkpoint_dir": plan.run_dir / "checkpoints",
+        "recovery_s": 5,
         "feed": feed,
     }
