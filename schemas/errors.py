@@ -12,7 +12,7 @@
     │   ├── UnknownRecord            21   written by newer software: upgrade this process
     │   └── MissingBlob              22   bring the blob back
     ├── Superseded                   30   another process does this work now: nothing to do
-    ├── NoProgress                   40   see the cause; the supervisor restarts the process
+    ├── NoProgress                   40   see the cause; a supervised process is started again
     ├── EngineError                  50   look at the engine
     └── SetupError                   60   install or free what is named
 
@@ -132,7 +132,7 @@ class NoProgress(SeamlessFlowError):
     """Something was waited for and did not come within its deadline (R10)."""
 
     exit_code = 40
-    remedy = "the supervisor restarts this process"
+    remedy = "a supervised process is started again"
 
 
 class EngineError(SeamlessFlowError):

@@ -25,9 +25,13 @@ app = App(
 
 COMMANDS = {
     "demo": ("infra.demo.command:demo", "Train a small model through Kafka, with faults, and audit the log."),
-    "up": ("infra.cli.local:up", "Start a local Kafka in the run folder and print its address."),
-    "down": ("infra.cli.local:down", "Stop the local Kafka of the run folder; its data stays."),
-    "status": ("infra.cli.local:status", "Show the cluster: address, brokers, topics."),
+    "up": ("infra.cli.up:up", "Run the whole pipeline here until Ctrl-C, or start Kafka alone."),
+    "down": ("infra.cli.local:down", "Stop what runs in the run folder: roles that were left behind, and Kafka; its data stays."),
+    "status": ("infra.cli.status:status", "Show the cluster, nodes, who owns what and why, training, lag."),
+    "pause": ("infra.cli.control:pause", "Take every partition from its owner; calls are held."),
+    "resume": ("infra.cli.control:resume", "End a pause."),
+    "drain": ("infra.cli.control:drain", "Move everything away from a node."),
+    "undrain": ("infra.cli.control:undrain", "Let a drained node have partitions again."),
     "fetch": ("infra.cli.local:fetch", "Fetch what a local Kafka needs into the user's cache."),
     "topics": ("infra.cli.topics:topics", "Compare the topics of the table with the cluster, or create them."),
     "tail": ("infra.cli.tail:tail", "Print the records of a topic as they come."),

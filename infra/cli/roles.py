@@ -46,21 +46,27 @@ ROLES = {
     "trainer": Entry("trainer.service:role", "trainer.settings:TrainerSettings"),
 }
 
+BENCH_ROLES = {
+    "bench_feed": Entry("infra.bench.feed:role", "infra.bench.feed:BenchFeedSettings"),
+    "bench_direct": Entry("infra.bench.direct:role", "workers.gateway.settings:GatewaySettings"),
+}
+"""Stand-ins that `seamlessflow bench` starts."""
+
 
 def entry(role: str) -> Entry:
-    """A row of the table.
+    """A row of the tables.
 
     :raises UsageError: there is no such role.
     """
     try:
-        return ROLES[role]
+        return ROLES[role] if role in ROLES else BENCH_ROLES[role]
     except KeyError:
         raise UsageError(f"there is no role {role!r}; there are {', '.join(ROLES)}") from None
 
 
 def known_sections() -> list[str]:
     """The tables that a settings file may hold."""
-    return ["connection", *ROLES]
+    return ["connection", "up", *ROLES]
 
 
 def load(path: str) -> Any:

@@ -26,6 +26,7 @@ def run(
     where: Where = AS_SET,
 ) -> int:
     """Run one role until SIGTERM: gateway, rollout, assembler, reward, source, scheduler, agents or trainer."""
+    from infra.broker.admin import require_reachable
     from infra.cli.roles import entry, known_sections
     from schemas.settings import load_settings, require_sections
     from streams.service import run_process
@@ -33,6 +34,7 @@ def run(
     chosen, connection = entry(role), where.connection()
     require_sections(where.file(), known_sections())
     settings, _ = load_settings(chosen.settings(), role, assignments(set_), file=where.file())
+    require_reachable(connection.address())
     log_of = partial(open_log, connection.address(), connection.namespace)
     return run_process(chosen.role(settings), log_of, role=role, ready_file=ready_file, limit_s=limit_s)
 

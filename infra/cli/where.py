@@ -40,9 +40,15 @@ class Where:
         return {"bootstrap": self.bootstrap, "namespace": self.namespace, "run_dir": self.run_dir}
 
     def file(self) -> Path:
-        """The settings file."""
+        """The settings file. One that is named must be there; the default may be missing.
+
+        :raises UsageError: it is not.
+        """
+        from schemas.errors import UsageError
         from schemas.settings import FILE
 
+        if self.config is not None and not self.config.exists():
+            raise UsageError(f"the settings file {self.config} does not exist")
         return self.config or FILE
 
 

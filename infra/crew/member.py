@@ -51,6 +51,11 @@ class Member:
         return self.process is not None and self.process.exit_code() == 0
 
     @property
+    def exit_code(self) -> int | None:
+        """How its process ended (negative: by that signal); None while it runs."""
+        return None if self.process is None else self.process.exit_code()
+
+    @property
     def is_ready(self) -> bool:
         """The process that runs has said that it can work."""
         return self.is_alive and self.ready_file.exists()
