@@ -6,6 +6,7 @@ uvicorn keeps its tasks to itself, so a gateway that is asked to stop first tell
 from __future__ import annotations
 
 import math
+import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,7 +42,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        raise SetupError(f"cannot listen on {host}:{port}: {error.strerror}; set another host or port (0 takes a free one)") from error
+        raise SetupError(f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}; set another host or port (0 takes a free one)") from error
 
 
 def base_url(listener: socket.socket) -> str:
