@@ -46,7 +46,7 @@ class Trajectory(Record, frozen=True, kw_only=True):
     """One ended session. `close` is the offset of the record that ended it: the duplicate test of R6.
 
     `nodes` are in the order of their requests, so that a parent precedes its children. Empty is legal, and never usable.
-    `reward` is what the agent's runner reported, if anything. `versions` are the lowest and highest version among mask-1 tokens.
+    `reward` is what the agent's runner reported, if anything.
     """
 
     session: int

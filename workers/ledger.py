@@ -46,7 +46,7 @@ class Part(NamedTuple):
 class RequestState:
     """One request as the log counts it. `tokens` int32 and `logprobs` float32 hold what was accepted; `parts` where spans met.
 
-    `deaths` counts the owners that died on it without progress (Poison).
+    `deaths` counts the owners that died on it without progress (Poison). `engine_ms` is what its closing span says of the engine's time.
     """
 
     offset: int
@@ -58,6 +58,7 @@ class RequestState:
     parts: list[Part] = field(default_factory=list)
     deaths: int = 0
     detail: str = ""
+    engine_ms: float = 0.0
 
     @property
     def accepted(self) -> int:
@@ -175,6 +176,8 @@ class Claimed(NamedTuple):
     ended: list[SessionState]
 
 
+_OF_A_SESSION = (Request, Span, Close, Cancel)
+
 Change = Opened | Requested | Extended | RequestEnded | SessionEnded | Claimed
 
 
@@ -240,7 +243,7 @@ class Ledger:
         return Opened(session)
 
     def _live(self, record: Record) -> SessionState | None:
-        assert isinstance(record, Request | Cancel | Close | Span)
+        assert isinstance(record, _OF_A_SESSION)
         session = self.sessions.get(record.session)
         return session if session is not None and session.is_open else None
 
@@ -297,6 +300,7 @@ def _extend(session: SessionState, request: RequestState, offset: int, span: Spa
     if span.finish is not None:
         request.end = End(offset, span.finish)
         request.detail = span.detail
+        request.engine_ms = span.engine_ms
     return Extended(session, request, part)
 
 

@@ -49,6 +49,7 @@ class App:
             Route("/v1/chat/completions", self.chat_without_session, methods=["POST"]),
             Route("/healthz", self.healthy, methods=["GET"]),
             Route("/readyz", self.ready, methods=["GET"]),
+            Route("/stats", self.stats, methods=["GET"]),
         ]
         handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
             Problem: _answer_problem, HTTPException: _answer_http, Exception: _answer_fault,
@@ -108,6 +109,11 @@ class App:
             "ready": mirror.caught_up, "partitions": len(mirror.ledgers), "claimed": mirror.claimed(), "calls": self._admission.calls,
         }
         return _json(facts, 200 if mirror.caught_up else 503)
+
+    async def stats(self, request: Request) -> Response:
+        """`GET /stats`: calls answered, and what the last of them cost beyond the engine's time, ms."""
+        latency = self._calls.latency
+        return _json({"calls": latency.calls, "added_latency_ms": latency.figures()})
 
     def _require_caught_up(self) -> None:
         if not self._calls.mirror.caught_up:

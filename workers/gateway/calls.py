@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 
 import anyio
@@ -23,6 +23,7 @@ from schemas.topics import SESSIONS
 from streams.log import Log, RecordWriter
 from workers.gateway.completions import Heading
 from workers.gateway.departure import ClientLeft
+from workers.gateway.latency import Latency
 from workers.gateway.mirror import Ended, Mirror, Waiter
 from workers.gateway.parameters import Message, Parameters
 from workers.gateway.problems import Problem, cancelled, failed, invalid, session_ended, unavailable, unknown_session
@@ -42,6 +43,7 @@ class Calls:
     mirror: Mirror
     writer: RecordWriter
     chat: Chat
+    latency: Latency = field(default_factory=Latency)
 
     async def session(self, text: str) -> tuple[SessionId, SessionState | Ended]:
         """The session with this id; the log is read to its end before it is said not to exist.
@@ -211,6 +213,7 @@ class Call:
         problem = _problem(str(self._session_id), request)
         if problem is not None:
             raise problem
+        self._calls.latency.add((monotonic() - self._received) * 1000, request.engine_ms)
         return request
 
 
