@@ -202,10 +202,8 @@ class CharacterChat(_TemplatedChat):
 
         :raises ValueError: names an id outside the vocabulary.
         """
-        for token in tokens:
-            if not 0 <= token < len(self._symbols):
-                raise ValueError(f"token {token} is outside the vocabulary of {len(self._symbols)}")
-        return "".join(self._symbols[token] for token in tokens)
+        _require_within(tokens, self.vocabulary_size)
+        return "".join([self._symbols[token] for token in tokens])
 
     def _special(self, name: str) -> int:
         return self._ids[name]
@@ -244,20 +242,24 @@ class NumberChat(_TemplatedChat):
 
         :raises ValueError: names an id outside the vocabulary.
         """
-        return "".join(self._text(token) for token in tokens)
+        _require_within(tokens, self.vocabulary_size)
+        character = self.FIRST_CHARACTER
+        return "".join([f"{token} " if token < character else self._text(token) for token in tokens])
 
     def _text(self, token: int) -> str:
-        if not 0 <= token < self.vocabulary_size:
-            raise ValueError(f"token {token} is outside the vocabulary of {self.vocabulary_size}")
-        if token >= self.FIRST_SPECIAL:
-            return ""
-        return f"{token} " if token < self.FIRST_CHARACTER else chr(token - self.FIRST_CHARACTER)
+        return "" if token >= self.FIRST_SPECIAL else chr(token - self.FIRST_CHARACTER)
 
     def _special(self, name: str) -> int:
         return self.FIRST_SPECIAL + SPECIALS.index(name)
 
     def _vocabulary(self) -> dict[str, Any]:
         return {"specials": list(SPECIALS)}
+
+
+def _require_within(tokens: Sequence[int], size: int) -> None:
+    if tokens and not 0 <= min(tokens) <= max(tokens) < size:
+        outside = next(token for token in tokens if not 0 <= token < size)
+        raise ValueError(f"token {outside} is outside the vocabulary of {size}")
 
 
 def load_chat(folder: Path) -> Chat:

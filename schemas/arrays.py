@@ -45,10 +45,10 @@ def length(data: bytes) -> int:
 
     :raises ValueError: it ends inside a value.
     """
-    count, rest = divmod(len(data), WIDTH_BYTES)
-    if rest:
-        raise ValueError(f"array of {len(data)} bytes ends inside a four-byte value")
-    return count
+    size_bytes = len(data)
+    if size_bytes % WIDTH_BYTES:
+        raise ValueError(f"array of {size_bytes} bytes ends inside a four-byte value")
+    return size_bytes // WIDTH_BYTES
 
 
 def require_finite(name: str, data: bytes) -> None:

@@ -24,7 +24,7 @@ SESSION_PARTITIONS = 64
 """Default of P. The three topics that follow a session have the same number, so that partition n means the same in each."""
 
 
-class Topic(msgspec.Struct, frozen=True, kw_only=True):
+class Topic(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     """One row of the table. `partitions` None means P. `committed` readers wait for transactions to commit."""
 
     name: str

@@ -64,18 +64,20 @@ class Outgoing(msgspec.Struct, frozen=True):
     @property
     def size_bytes(self) -> int:
         """Payload bytes, for bounds on what is in flight."""
-        return len(self.key or b"") + len(self.value or b"") + 64
+        return (len(self.key) if self.key else 0) + (len(self.value) if self.value else 0) + 64
 
 
-def check_outgoing(message: Outgoing) -> None:
-    """Refuse, before it is queued, what Kafka would refuse later at the cost of the producer.
+def check_outgoing(message: Outgoing) -> int:
+    """Refuse, before it is queued, what Kafka would refuse later at the cost of the producer. Answers its size in bytes.
 
     :raises BrokerError: larger than MAX_MESSAGE_BYTES, or neither key nor value.
     """
     if message.key is None and message.value is None:
         raise BrokerError(f"a message for {message.topic} has neither key nor value")
-    if message.size_bytes > MAX_MESSAGE_BYTES:
-        raise BrokerError(f"a message of {message.size_bytes} bytes for {message.topic}: put its payload into the blob store")
+    size_bytes = message.size_bytes
+    if size_bytes > MAX_MESSAGE_BYTES:
+        raise BrokerError(f"a message of {size_bytes} bytes for {message.topic}: put its payload into the blob store")
+    return size_bytes
 
 
 @dataclass(frozen=True, slots=True)

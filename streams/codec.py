@@ -6,8 +6,7 @@ know is UnknownRecord, decided by the headers alone, so that newer records are n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Generic, TypeVar
 
 import msgspec
@@ -22,9 +21,8 @@ R_co = TypeVar("R_co", bound=Record, covariant=True)
 _encoder = msgspec.msgpack.Encoder()
 
 
-@dataclass(frozen=True, slots=True)
-class Entry(Generic[R_co]):
-    """A record and where it stands. `nonce` is set on records written by cas."""
+class Entry(msgspec.Struct, Generic[R_co], frozen=True):
+    """A record and where it stands. `nonce` is set on records written by cas. One is made per record read: see `streams.broker.Message`."""
 
     partition: int
     offset: int
@@ -66,6 +64,7 @@ def _decoders(topic: Topic) -> dict[bytes, tuple[int, msgspec.msgpack.Decoder[Re
     return {kind.type_name().encode(): (kind.MAJOR, msgspec.msgpack.Decoder(kind)) for kind in topic.records}
 
 
+@lru_cache(maxsize=1024)
 def _decoder(topic: Topic, name: bytes, schema: bytes) -> msgspec.msgpack.Decoder[Record]:
     if not name or not schema:
         raise CorruptRecord(f"a record of {topic.name} without type and schema headers")

@@ -30,10 +30,11 @@ PAUSE_S = 0.1
 class Receipt:
     """What `send` answers: await it for the offset. Nobody has to: the writer resends by itself."""
 
-    __slots__ = ("_waiters", "answer", "message", "offset")
+    __slots__ = ("_waiters", "answer", "message", "offset", "size_bytes")
 
     def __init__(self, message: Outgoing) -> None:
         self.message = message
+        self.size_bytes = message.size_bytes
         self.offset: int | None = None
         self.answer: Awaitable[int] | None = None
         self._waiters: list[asyncio.Future[int]] = []
@@ -89,7 +90,7 @@ class Writer:
             except OutcomeUnknown:
                 self._producer = None  # nothing may overtake this message: the next producer sends it first
             self._pending.append(receipt)
-            self._bytes += message.size_bytes
+            self._bytes += receipt.size_bytes
         self._changed.set()
         return receipt
 
@@ -137,7 +138,7 @@ class Writer:
                     raise OutcomeUnknown("the producer broke while a message was handed over")
                 offset = await receipt.answer
                 self._pending.popleft()
-                self._bytes -= receipt.message.size_bytes
+                self._bytes -= receipt.size_bytes
                 self._failing_since = None
                 receipt.acknowledge(offset)
             self._changed.set()

@@ -78,15 +78,15 @@ class KafkaProducer(Producer):
 
     async def send(self, message: Outgoing) -> Awaitable[int]:
         """Queue one message: at once where its partition's batch is open and nobody waits for room, else in turn."""
-        check_outgoing(message)
+        size_bytes = check_outgoing(message)
         if not self._in_line and self._in_flight_bytes < MAX_IN_FLIGHT_BYTES:
             batch = self._open.get((message.topic, message.partition))
-            if batch is not None and (index := self._append(batch, message)) is not None:
+            if batch is not None and (index := self._append(batch, message, size_bytes)) is not None:
                 return _Acknowledgement(batch.answer, index)
         self._in_line += 1
         try:
             async with self._turn:
-                return await self._send_in_turn(message)
+                return await self._send_in_turn(message, size_bytes)
         finally:
             self._in_line -= 1
 
@@ -101,27 +101,26 @@ class KafkaProducer(Producer):
                 await self._producer.client.close()  # else `stop` would wait for the requests that are under way
         await close(self._producer)
 
-    def _append(self, batch: _Batch, message: Outgoing) -> int | None:
+    def _append(self, batch: _Batch, message: Outgoing, size_bytes: int) -> int | None:
         """The message's place in the batch; None if the batch is full or on its way."""
         if batch.taken():
             return None
         appended = batch.builder.append(timestamp=None, key=message.key, value=message.value, headers=list(message.headers))
         if appended is None:
             return None
-        size_bytes = message.size_bytes
         batch.size_bytes += size_bytes
         self._in_flight_bytes += size_bytes
         return int(appended.offset)
 
-    async def _send_in_turn(self, message: Outgoing) -> _Acknowledgement:
+    async def _send_in_turn(self, message: Outgoing, size_bytes: int) -> _Acknowledgement:
         place = (message.topic, message.partition)
         try:
             with anyio.fail_after(self._connection.deadline_s):
                 await self._wait_for_room()
                 batch = self._open.get(place)
-                if batch is not None and (index := self._append(batch, message)) is not None:
+                if batch is not None and (index := self._append(batch, message, size_bytes)) is not None:
                     return _Acknowledgement(batch.answer, index)
-                return _Acknowledgement((await self._submit(message)).answer, 0)
+                return _Acknowledgement((await self._submit(message, size_bytes)).answer, 0)
         except TimeoutError as error:
             self._break(f"no room within {self._connection.deadline_s:.0f} s")
             raise OutcomeUnknown(f"no room for a message within {self._connection.deadline_s:.0f} s") from error
@@ -133,13 +132,13 @@ class KafkaProducer(Producer):
         if self._failure is not None:
             raise OutcomeUnknown(f"this producer is broken; make another one: {self._failure}")
 
-    async def _submit(self, message: Outgoing) -> _Batch:
+    async def _submit(self, message: Outgoing, size_bytes: int) -> _Batch:
         """Start a batch with this message. It stays open for others until aiokafka sends it."""
         builder = self._producer.create_batch()
         builder.append(timestamp=None, key=message.key, value=message.value, headers=list(message.headers))
         answer = await self._hand_over(builder, message.topic, message.partition)
         queued = self._producer._message_accumulator._batches[message.topic, message.partition][-1]
-        batch = _Batch(builder, message.size_bytes, queued._drain_waiter.done, answer)
+        batch = _Batch(builder, size_bytes, queued._drain_waiter.done, answer)
         batch.answer.add_done_callback(partial(self._settle, batch))
         batch.expiry = asyncio.get_running_loop().call_later(self._connection.deadline_s, self._break, "no answer within the deadline")
         self._in_flight_bytes += batch.size_bytes

@@ -9,7 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
-from schemas.arrays import WIDTH_BYTES, pack_i4
+from schemas.arrays import WIDTH_BYTES
 from schemas.trajectory import Node, Trajectory
 from workers.ledger import RequestState, SessionState
 
@@ -60,4 +60,4 @@ def _node(request: RequestState, places: dict[int, int]) -> Node:
 
 
 def _repeat(value: int, count: int) -> bytes:
-    return pack_i4((value,)) * count
+    return value.to_bytes(WIDTH_BYTES, "little", signed=True) * count

@@ -1,0 +1,1 @@
+"""The benchmarks: what the log costs, beside what the same work costs without our code or without the log."""

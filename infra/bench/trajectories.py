@@ -1,0 +1,104 @@
+"""Benchmark of the way from ended sessions to batch plans: assembler, reward and feed, a process each, over a log that is there before.
+
+The clock runs from the moment at which the assembler may read (the others wait for it) to the last plan.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+
+from infra.bench.measure import cpu_time_s
+from infra.bench.prefill import Prefill, prefill
+from infra.bench.stage import Tell, fresh_log
+from infra.crew.crew import Crew, open_crew
+from infra.crew.member import Spec
+from models.chat import NumberChat
+from schemas.errors import NoProgress, SetupError
+from schemas.settings import Connection
+
+PARTITIONS = 16
+GROUPS_PER_STEP = 32
+GROUPS, QUICK_GROUPS = 2_560, 64
+DEADLINE_S = 300.0
+POLL_S = 0.05
+ROLES = ("assembler", "reward", "feed")
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """What was measured: `cpu_s` by role; `planned` of the sessions, in `plans`, within `wall_s`."""
+
+    planned: int
+    plans: int
+    wall_s: float
+    cpu_s: dict[str, float]
+
+    @property
+    def per_s(self) -> float:
+        """Trajectories a second."""
+        return self.planned / self.wall_s
+
+
+def measure_trajectories(connection: Connection, tell: Tell, *, quick: bool) -> Pipeline:
+    """Fill a log, run the three roles over it.
+
+    :raises SetupError: a process ended, or not every session was planned.
+    """
+    shape = Prefill(QUICK_GROUPS if quick else GROUPS, PARTITIONS)
+    connection = connection.model_copy(update={"namespace": f"bench-{secrets.token_hex(4)}."})
+    folder = connection.run_dir / "trajectories"
+    folder.mkdir(parents=True, exist_ok=True)
+    NumberChat().save(folder)
+    anyio.run(_fill, connection, shape)
+    tell(f"trajectories: {shape.sessions} sessions stand in the log")
+    result_file = folder / "feed.json"
+    result_file.unlink(missing_ok=True)
+    with open_crew(connection, lambda _: None) as crew:
+        began_s = _start(crew, shape, folder, result_file)
+        cpu_s = _await_end(crew, result_file)
+    return _result(json.loads(result_file.read_text()), shape, began_s, cpu_s)
+
+
+async def _fill(connection: Connection, shape: Prefill) -> None:
+    await prefill(await fresh_log(connection, shape.partitions), shape)
+
+
+def _start(crew: Crew, shape: Prefill, folder: Path, result_file: Path) -> float:
+    """Start those who wait first; answers when the assembler was ready, seconds since 1970."""
+    feed = {"sessions": shape.sessions, "groups_per_step": GROUPS_PER_STEP, "result_file": result_file}
+    crew.start([
+        Spec("feed", "bench_feed", feed),
+        Spec("reward", "reward", {"model_dir": folder, "rule": "infra.bench.rule:ParityRule"}),
+    ])
+    crew.await_ready(["feed", "reward"])
+    crew.start([Spec("assembler", "assembler")])
+    crew.await_ready(["assembler"])
+    return crew.members["assembler"].ready_file.stat().st_mtime
+
+
+def _await_end(crew: Crew, result_file: Path) -> dict[str, float]:
+    """Wait for the feed's result; answers the CPU seconds of each role as they stood last."""
+    until, cpu_s = time.monotonic() + DEADLINE_S, dict.fromkeys(ROLES, 0.0)
+    while not (crew.members["feed"].has_finished and result_file.exists()):
+        for name in ROLES:
+            member = crew.members[name]
+            if not member.is_alive and not member.has_finished:
+                raise SetupError(f"{name} ended: {member.last_words()}")
+            if member.process is not None:
+                cpu_s[name] = max(cpu_s[name], cpu_time_s(member.process.pid))
+        if time.monotonic() > until:
+            raise NoProgress(f"not all trajectories were planned within {DEADLINE_S:.0f} s")
+        time.sleep(POLL_S)
+    return cpu_s
+
+
+def _result(said: dict[str, float], shape: Prefill, began_s: float, cpu_s: dict[str, float]) -> Pipeline:
+    if said["planned"] != shape.sessions:
+        raise SetupError(f"{said['planned']:.0f} of {shape.sessions} sessions were planned, {said['dropped']:.0f} were dropped")
+    return Pipeline(int(said["planned"]), int(said["plans"]), said["ended_at_s"] - began_s, cpu_s)
