@@ -1,0 +1,31 @@
+"""A trainer whose weights are digests, in a process of its own: the loop is closed without torch.
+
+`python -m tests.flow.paper_trainer BOOTSTRAP NAMESPACE READY_FILE`
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+from infra.cli.run import open_log
+from streams.service import run_process
+from tests.unit.trainer.runs import Disk, PaperTrainee
+from trainer.service import role
+from trainer.settings import TrainerSettings
+
+GROUPS_PER_STEP = 2
+STEPS = 100_000
+FEED = {"groups_per_step": GROUPS_PER_STEP, "rules": {"count": 1.0}, "drops_deadline_s": 1.0}
+SETTINGS = TrainerSettings.model_validate({"steps": STEPS, "recovery_s": 1e9, "feed": FEED})
+
+
+def main() -> int:
+    bootstrap, namespace, ready_file = sys.argv[1:]
+    trainer = role(SETTINGS, lambda _: PaperTrainee(Disk()))
+    return run_process(trainer, partial(open_log, bootstrap, namespace), role="trainer", ready_file=Path(ready_file))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""The closed loop, source → agents → … → trainer → weights → tokens, without torch: its drivers are killed, or frozen and superseded.
+
+One set of processes for all tests. The run never stands still, so each audit leaves out what the last seconds began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import anyio
+import pytest
+
+from infra.crew.member import Member, Spec
+from schemas.errors import Superseded
+from schemas.session import Open
+from schemas.span import Span
+from schemas.task import Task
+from schemas.topics import SESSIONS, TASKS, TRAINING
+from schemas.training import Drops, Step, WeightVersion
+from streams.codec import Entry
+from tests.flow.harness import PAPER_TRAINER, Pipeline, Trainer, open_pipeline
+from tests.flow.paper_trainer import GROUPS_PER_STEP, STEPS
+from tests.flow.seen import Seen, require_self_describing, watching
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
+
+MEMBERS = 2
+STALENESS_BOUND = 2
+GRACE_MS = 30_000
+SOURCE = {
+    "tasks": "tests.flow.plugins:tasks", "members": MEMBERS, "groups_per_step": GROUPS_PER_STEP, "staleness_bound": STALENESS_BOUND,
+    "steps": STEPS, "evaluate_every": 0,
+}
+
+
+def trainer(pipeline: Pipeline, name: str) -> Member:
+    """A place in the crew for the trainer without torch; nothing is started yet."""
+    connection = pipeline.connection
+    member = Trainer(Spec(name, PAPER_TRAINER), [connection.address(), connection.namespace], connection.run_dir)
+    pipeline.crew.members[name] = member
+    return member
+
+
+def agents_spec(url: str) -> Spec:
+    return Spec("agents", "agents", {"gateway_url": url, "agent": "tests.flow.plugins:agent", "concurrency": 32, "commit_s": 0.3})
+
+
+@pytest.fixture(scope="module")
+def standing(kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
+    run_dir, source = tmp_path_factory.mktemp("loop"), Spec("source", "source", SOURCE)
+    with open_pipeline(kafka_bootstrap, run_dir, [source], assembler={"idle_s": 20}) as pipeline:
+        pipeline.specs["agents"] = agents_spec(pipeline.url)
+        trainer(pipeline, "trainer").start()
+        anyio.run(pipeline.start, *pipeline.specs)
+        pipeline.at_home = [*pipeline.specs, "trainer"]
+        yield pipeline
+
+
+@pytest.fixture
+async def pipeline(standing: Pipeline) -> Pipeline:
+    await standing.come_home()
+    return standing
+
+
+@pytest.fixture
+async def seen(pipeline: Pipeline) -> AsyncIterator[Seen]:
+    async with watching(pipeline.log()) as seen:
+        await more_steps(seen, 1)
+        yield seen
+
+
+def steps(seen: Seen) -> list[Entry[Step]]:
+    return seen.all(TRAINING, Step)
+
+
+async def more_steps(seen: Seen, count: int) -> None:
+    before = len(steps(seen))
+    await seen.until(lambda: len(steps(seen)) >= before + count, f"{count} more steps")
+
+
+def decided(seen: Seen) -> set[int]:
+    """Groups that were trained or dropped."""
+    trained = {group for step in steps(seen) for group in [*step.record.groups_trained, *step.record.groups_dropped]}
+    return trained | {group for drops in seen.all(TRAINING, Drops) for group in drops.record.groups}
+
+
+def given_out(seen: Seen) -> set[int]:
+    """Training groups."""
+    return {entry.record.group for entry in seen.all(TASKS, Task) if entry.record.purpose == "train"}
+
+
+async def require_sound(pipeline: Pipeline, seen: Seen) -> None:
+    """All groups that were given out by now are decided, tasks are numbered without a gap, no token was trained twice, tokens name the
+    versions that were announced before them, and the audit finds nothing."""
+    wanted = given_out(seen)
+    await seen.until(lambda: wanted <= decided(seen), "a decision on each group")
+    numbers = sorted(entry.record.number for entry in seen.all(TASKS, Task))
+    assert numbers == list(range(len(numbers)))
+    require_self_describing(seen)
+    announced = {entry.record.version for entry in seen.all(TRAINING, WeightVersion)}
+    assert {entry.record.version for entry in seen.all(SESSIONS, Span)} <= announced
+    verdict = await pipeline.audit(grace_ms=GRACE_MS, staleness_bound=None)
+    assert not verdict.violations, "\n".join(map(str, verdict.violations))
+    assert verdict.trained_twice == 0
+
+
+async def test_source_after_it_committed_tasks(pipeline: Pipeline, seen: Seen) -> None:
+    pipeline.crew.kill("source")
+    await pipeline.restart("source", "source.after_tasks")
+    await pipeline.dies("source")
+    await pipeline.restart("source")
+    await more_steps(seen, 2)
+    await require_sound(pipeline, seen)
+
+
+async def test_agents(pipeline: Pipeline, seen: Seen) -> None:
+    """What they ran is run again, in sessions of its own; of two sessions of one member one is trained."""
+    await seen.until(lambda: len(seen.running()) >= 3, "episodes in mid-generation")
+    pipeline.crew.kill("agents")
+    await pipeline.restart("agents")
+    await more_steps(seen, 2)
+    await require_sound(pipeline, seen)
+    opens = [(entry.record.group, entry.record.member) for entry in seen.all(SESSIONS, Open) if entry.record.purpose == "train"]
+    assert len(opens) > len(set(opens))
+
+
+async def test_trainer(pipeline: Pipeline, seen: Seen) -> None:
+    pipeline.crew.kill("trainer")
+    await pipeline.restart("trainer")
+    await more_steps(seen, 2)
+    await require_sound(pipeline, seen)
+
+
+async def test_a_frozen_source_is_superseded(pipeline: Pipeline, seen: Seen) -> None:
+    pipeline.crew.freeze("source")
+    before = len(given_out(seen))
+    pipeline.specs["source-b"] = Spec("source-b", "source", SOURCE)
+    await pipeline.start("source-b")
+    await seen.until(lambda: len(given_out(seen)) > before, "tasks of the second source")
+    pipeline.crew.thaw("source")
+    assert await pipeline.exit_code("source") == Superseded.exit_code
+    assert Superseded.remedy in pipeline.said("source")
+    await more_steps(seen, 2)
+    await require_sound(pipeline, seen)
+
+
+async def test_a_frozen_trainer_is_superseded(pipeline: Pipeline, seen: Seen) -> None:
+    pipeline.crew.freeze("trainer")
+    trainer(pipeline, "trainer-b").start()
+    await pipeline.ready("trainer-b")
+    await more_steps(seen, 2)
+    pipeline.crew.thaw("trainer")
+    assert await pipeline.exit_code("trainer") == Superseded.exit_code
+    await more_steps(seen, 2)
+    await require_sound(pipeline, seen)
