@@ -16,11 +16,12 @@ from collections.abc import Mapping, Sequence
 import anyio
 import structlog
 
+from schemas.errors import TopicMismatch
 from schemas.identity import Position
 from schemas.record import Record
 from schemas.session import Claim
 from schemas.span import Span
-from schemas.topics import SESSIONS
+from schemas.topics import GRANTS, SESSIONS
 from streams.codec import Entry
 from streams.failpoint import failpoint
 from streams.log import Log, LogReader, RecordWriter
@@ -117,6 +118,7 @@ class Owner:
         starts = await find_starts(self._log, granted, {partition: grant.epoch for partition, grant in granted.items()})
         for partition, grant in granted.items():
             start = starts[partition]
+            await self._require_granted(partition, start.position.epoch)
             self.holdings[partition] = Holding(partition, grant.epoch, start.ledger())
             self._sessions.add(partition, start.position.offset)
             if start.floor is not None:
@@ -151,7 +153,21 @@ class Owner:
             for session, request in holding.ledger.unfinished():
                 self._offer(holding, session, request)
 
+    async def _require_granted(self, partition: int, epoch: int) -> None:
+        """Epochs are offsets of `grants`: one beyond its end means that the topic was made anew, and that no new epoch would ever count.
+
+        :raises TopicMismatch: it was.
+        """
+        place = self._log.place(GRANTS, 0)
+        end = (await self._log.broker.ends([place]))[place]
+        if epoch >= end:
+            raise TopicMismatch(
+                f"sessions/{partition} was claimed under epoch {epoch}, and grants ends at {end}: grants was made anew under the topics "
+                f"of namespace {self._log.namespace}; choose another namespace"
+            )
+
     async def _lose(self, holding: Holding, claim: Claim) -> None:
+        await self._require_granted(holding.partition, claim.epoch)
         logger.warning("lost a partition", partition=holding.partition, to=claim.node, epoch=claim.epoch)
         for job in self._admission.release(holding.partition):
             await self._engine.abort(job)

@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from schemas.arrays import pack_i4, unpack_i4
+from schemas.errors import TopicMismatch
 from schemas.grant import Grant
 from schemas.identity import Position
 from schemas.node import NodeStatus
@@ -198,7 +199,8 @@ async def test_r1_a_greater_claim_ends_the_holding_and_its_spans_do_not_count() 
         first = await made.grant("a")
         asked = await made.ask(max_tokens=1000)
         await made.accepted(asked, 3)
-        await made.send(Claim(epoch=first + 100, node="z", incarnation="z", cause="dead"))
+        later = (await made.grants.write([(0, Grant(partition=1))]))[0]
+        await made.send(Claim(epoch=later, node="z", incarnation="z", cause="dead"))
         await made.status("a", lambda status: not status.partitions and not status.running)
         request = made.request(asked)
         assert request is not None
@@ -220,6 +222,16 @@ async def test_r9_a_span_ends_at_a_version_boundary() -> None:
         assert [token // 10_000 for token in tokens] == request.versions()
         assert set(request.versions()) == {0, 1}
         assert all(len({token // 10_000 for token in unpack_i4(span.tokens)}) <= 1 for span in made.spans(epoch))
+
+
+async def test_a_claim_beyond_the_end_of_grants_ends_the_worker() -> None:
+    with pytest.RaisesGroup(pytest.RaisesExc(TopicMismatch, match="another namespace"), flatten_subgroups=True):
+        async with world() as made:
+            await made.start("a")
+            epoch = await made.grant("a")
+            await made.until(made.claims)
+            await made.send(Claim(epoch=epoch + 100, node="z", incarnation="z"))
+            await anyio.sleep(DEADLINE_S)
 
 
 @pytest.mark.parametrize("ending", ["cancel", "close"])
