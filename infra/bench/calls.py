@@ -16,6 +16,7 @@ from pathlib import Path
 
 import anyio
 
+from infra.bench.client import Measured
 from infra.bench.direct import PARTITIONS, WEIGHTS
 from infra.bench.engine import ENGINE_S, TOKENS_PER_S
 from infra.bench.measure import cpu_time_s, quantile, rotated
@@ -125,16 +126,16 @@ def _round(crew: Crew, urls: Mapping[str, str], figures: CallFigures, number: in
 def _measured(side: Side, url: str, in_flight: int, calls: int) -> float:
     said = _client(url, in_flight, calls)
     side.latencies_ms += said["latencies_ms"]
-    return calls / float(said["wall_s"])
+    return calls / said["wall_s"]
 
 
-def _client(url: str, in_flight: int, calls: int) -> dict[str, list[float]]:
+def _client(url: str, in_flight: int, calls: int) -> Measured:
     command = [sys.executable, "-m", "infra.bench.client", url, str(in_flight), str(calls)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=CLIENT_S, check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["it wrote nothing"]
         raise SetupError(f"the client of the call benchmark failed: {lines[-1]}")
-    said: dict[str, list[float]] = json.loads(done.stdout)
+    said: Measured = json.loads(done.stdout)
     return said
 
 

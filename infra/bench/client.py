@@ -1,7 +1,7 @@
-"""Agents of the call benchmark, in a process of their own: `python -m infra.bench.client URL IN_FLIGHT CALLS`, the result as JSON on stdout.
+"""Agents of the call benchmark, in a process of their own: `python -m infra.bench.client URL IN_FLIGHT CALLS`; the result is JSON.
 
-Each agent holds conversations of TURNS calls, one after the other; every call repeats the history, as agents do. Opening and closing a session
-is not timed, but it is part of the load and of the wall time.
+Each agent holds conversations of TURNS calls, one after the other; every call repeats the history, as agents do. Opening and closing a
+session is not timed, but it is part of the load and of the wall time.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 import aiohttp
 import anyio
@@ -22,6 +22,13 @@ TURNS = 8
 JSON = {"content-type": "application/json"}
 QUESTION = "What is the next number after these, and why?"
 TIMEOUT_S = 120.0
+
+
+class Measured(TypedDict):
+    """What the process writes: the latency of every call in milliseconds, and the wall time of all of it in seconds."""
+
+    latencies_ms: list[float]
+    wall_s: float
 
 
 @dataclass(slots=True)
@@ -62,8 +69,8 @@ class Agents:
             return answer
 
 
-async def measure(url: str, in_flight: int, calls: int) -> dict[str, Any]:
-    """Latencies of all calls, milliseconds, and the wall time of all of it, seconds.
+async def measure(url: str, in_flight: int, calls: int) -> Measured:
+    """Have so many calls made.
 
     :raises RuntimeError: the gateway refused or failed a call.
     """

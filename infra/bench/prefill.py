@@ -1,7 +1,7 @@
 """The log that the trajectory benchmark reads: ended sessions in groups, and the Tasks that the groups belong to. Written in bulk.
 
-A partition holds one Claim, then group after group: the Opens of its members, their Requests, their Spans, their Closes, as members that run
-side by side leave them. So every offset is known before anything is written.
+A partition holds one Claim, then group after group: the Opens of its members, their Requests, their Spans, their Closes, as members that
+run side by side leave them. So every offset is known before anything is written.
 
 Invariant: a partition must be empty before: an offset that is not the foreseen one is an error.
 """

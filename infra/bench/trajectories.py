@@ -44,6 +44,10 @@ class Pipeline:
         """Trajectories a second."""
         return self.planned / self.wall_s
 
+    def cpu_us(self) -> dict[str, float]:
+        """CPU microseconds a trajectory, by role."""
+        return {name: spent_s / self.planned * 1e6 for name, spent_s in self.cpu_s.items()}
+
 
 def measure_trajectories(connection: Connection, tell: Tell, *, quick: bool) -> Pipeline:
     """Fill a log, run the three roles over it.
@@ -61,7 +65,9 @@ def measure_trajectories(connection: Connection, tell: Tell, *, quick: bool) -> 
     result_file.unlink(missing_ok=True)
     with open_crew(connection, lambda _: None) as crew:
         began_s = _start(crew, shape, folder, result_file)
-        cpu_s = _await_end(crew, result_file)
+        started_s = _cpu_s(crew)
+        ended_s = _await_end(crew, result_file)
+        cpu_s = {name: ended_s[name] - started_s[name] for name in ROLES}
     return _result(json.loads(result_file.read_text()), shape, began_s, cpu_s)
 
 
@@ -84,18 +90,22 @@ def _start(crew: Crew, shape: Prefill, folder: Path, result_file: Path) -> float
 
 def _await_end(crew: Crew, result_file: Path) -> dict[str, float]:
     """Wait for the feed's result; answers the CPU seconds of each role as they stood last."""
-    until, cpu_s = time.monotonic() + DEADLINE_S, dict.fromkeys(ROLES, 0.0)
+    until, cpu_s = time.monotonic() + DEADLINE_S, _cpu_s(crew)
     while not (crew.members["feed"].has_finished and result_file.exists()):
         for name in ROLES:
             member = crew.members[name]
             if not member.is_alive and not member.has_finished:
                 raise SetupError(f"{name} ended: {member.last_words()}")
-            if member.process is not None:
-                cpu_s[name] = max(cpu_s[name], cpu_time_s(member.process.pid))
+        cpu_s = {name: max(cpu_s[name], spent_s) for name, spent_s in _cpu_s(crew).items()}
         if time.monotonic() > until:
             raise NoProgress(f"not all trajectories were planned within {DEADLINE_S:.0f} s")
         time.sleep(POLL_S)
     return cpu_s
+
+
+def _cpu_s(crew: Crew) -> dict[str, float]:
+    processes = {name: crew.members[name].process for name in ROLES}
+    return {name: cpu_time_s(process.pid) for name, process in processes.items() if process is not None}
 
 
 def _result(said: dict[str, float], shape: Prefill, began_s: float, cpu_s: dict[str, float]) -> Pipeline:

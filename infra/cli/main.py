@@ -32,6 +32,7 @@ COMMANDS = {
     "resume": ("infra.cli.control:resume", "End a pause."),
     "drain": ("infra.cli.control:drain", "Move everything away from a node."),
     "undrain": ("infra.cli.control:undrain", "Let a drained node have partitions again."),
+    "bench": ("infra.bench.command:bench", "Measure what the log costs on this machine: streams, calls, trajectories."),
     "fetch": ("infra.cli.local:fetch", "Fetch what a local Kafka needs into the user's cache."),
     "topics": ("infra.cli.topics:topics", "Compare the topics of the table with the cluster, or create them."),
     "tail": ("infra.cli.tail:tail", "Print the records of a topic as they come."),
