@@ -6,7 +6,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,16 +31,21 @@ from streams.kafka import KafkaBroker
 from streams.log import Log
 from streams.topics import ensure_topics
 from tests.flow.agents import Work, require_answers
+from tests.flow.paper_trainer import GROUPS_PER_STEP, STEPS
 from tests.flow.seen import DEADLINE_S, Key, Seen, require_self_describing
 
 PARTITIONS = 4
 WORKERS = ("rollout-0", "rollout-1")
 TOKENS_PER_S = 50
 POLL_S = 0.02
-PAPER_TRAINER = "paper-trainer"
+MEMBERS = 2
+SOURCE: dict[str, object] = {
+    "tasks": "tests.flow.plugins:tasks", "members": MEMBERS, "groups_per_step": GROUPS_PER_STEP, "steps": STEPS, "evaluate_every": 0
+}
+AGENTS: dict[str, object] = {"agent": "tests.flow.plugins:agent", "concurrency": 32, "commit_s": 0.3}
 
 
-class Trainer(Member):
+class PaperTrainer(Member):
     """The trainer without torch, in a process of its own (`tests.flow.paper_trainer`)."""
 
     def _command(self) -> list[str]:
@@ -65,6 +70,12 @@ class Pipeline:
         """Start members and wait until they can work; what they were before is ended by now."""
         self.crew.start([self.specs[name] for name in names])
         await self.ready(*names)
+
+    def start_trainer(self, name: str) -> None:
+        """Start a trainer without torch."""
+        flags = [self.connection.address(), self.connection.namespace]
+        self.crew.members[name] = PaperTrainer(Spec(name, "trainer"), flags, self.connection.run_dir)
+        self.crew.members[name].start()
 
     async def ready(self, *names: str) -> None:
         """Wait until these can work."""
@@ -132,13 +143,14 @@ def light_specs(run_dir: Path, port: int, **changes: dict[str, object]) -> list[
 
 
 @contextmanager
-def open_pipeline(bootstrap: str, run_dir: Path, others: Sequence[Spec] = (), **changes: dict[str, object]) -> Iterator[Pipeline]:
+def open_pipeline(bootstrap: str, run_dir: Path, **changes: dict[str, object]) -> Iterator[Pipeline]:
     """A pipeline with nothing started yet, its topics and version 0 made. Leaving ends all its processes."""
-    connection = Connection(bootstrap=bootstrap, namespace=f"test-{secrets.token_hex(4)}.", run_dir=run_dir)
+    said = {"bootstrap": bootstrap, "namespace": f"test-{secrets.token_hex(4)}.", "run_dir": run_dir}
+    connection = Connection.model_validate(said)
     (run_dir / "model").mkdir(parents=True)
     NumberChat().save(run_dir / "model")
     (ports,) = choose_ports(1)
-    specs = {spec.name: spec for spec in [*light_specs(run_dir, ports.client, **changes), *others]}
+    specs = {spec.name: spec for spec in light_specs(run_dir, ports.client, **changes)}
     with open_crew(connection, lambda event: print(event)) as crew:
         pipeline = Pipeline(connection, crew, specs, f"http://127.0.0.1:{ports.client}")
         anyio.run(ensure_topics, pipeline.log().broker, connection.namespace, PARTITIONS)
@@ -152,6 +164,19 @@ def standing_pipeline(bootstrap: str, run_dir: Path, **changes: dict[str, object
         pipeline.at_home = list(pipeline.specs)
         anyio.run(publish, pipeline.log())
         anyio.run(pipeline.start, *pipeline.at_home)
+        yield pipeline
+
+
+@contextmanager
+def looping_pipeline(bootstrap: str, run_dir: Path) -> Iterator[Pipeline]:
+    """A pipeline that closes the loop by itself: source, agents, and a trainer without torch."""
+    with open_pipeline(bootstrap, run_dir, assembler={"idle_s": 20}) as pipeline:
+        agents = Spec("agents", "agents", {**AGENTS, "gateway_url": pipeline.url})
+        pipeline.specs |= {"source": Spec("source", "source", SOURCE), "agents": agents}
+        pipeline.at_home = [*pipeline.specs, "trainer"]
+        pipeline.start_trainer("trainer")
+        anyio.run(pipeline.start, *pipeline.specs)
+        anyio.run(pipeline.ready, "trainer")
         yield pipeline
 
 

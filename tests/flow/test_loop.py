@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 
-import anyio
 import pytest
 
-from infra.crew.member import Member, Spec
+from infra.crew.member import Spec
 from schemas.errors import Superseded
 from schemas.session import Open
 from schemas.span import Span
@@ -18,41 +17,17 @@ from schemas.task import Task
 from schemas.topics import SESSIONS, TASKS, TRAINING
 from schemas.training import Drops, Step, WeightVersion
 from streams.codec import Entry
-from tests.flow.harness import PAPER_TRAINER, Pipeline, Trainer, open_pipeline
-from tests.flow.paper_trainer import GROUPS_PER_STEP, STEPS
+from tests.flow.harness import SOURCE, Pipeline, looping_pipeline
 from tests.flow.seen import Seen, require_self_describing, watching
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 
-MEMBERS = 2
-STALENESS_BOUND = 2
 GRACE_MS = 30_000
-SOURCE = {
-    "tasks": "tests.flow.plugins:tasks", "members": MEMBERS, "groups_per_step": GROUPS_PER_STEP, "staleness_bound": STALENESS_BOUND,
-    "steps": STEPS, "evaluate_every": 0,
-}
-
-
-def trainer(pipeline: Pipeline, name: str) -> Member:
-    """A place in the crew for the trainer without torch; nothing is started yet."""
-    connection = pipeline.connection
-    member = Trainer(Spec(name, PAPER_TRAINER), [connection.address(), connection.namespace], connection.run_dir)
-    pipeline.crew.members[name] = member
-    return member
-
-
-def agents_spec(url: str) -> Spec:
-    return Spec("agents", "agents", {"gateway_url": url, "agent": "tests.flow.plugins:agent", "concurrency": 32, "commit_s": 0.3})
 
 
 @pytest.fixture(scope="module")
 def standing(kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
-    run_dir, source = tmp_path_factory.mktemp("loop"), Spec("source", "source", SOURCE)
-    with open_pipeline(kafka_bootstrap, run_dir, [source], assembler={"idle_s": 20}) as pipeline:
-        pipeline.specs["agents"] = agents_spec(pipeline.url)
-        trainer(pipeline, "trainer").start()
-        anyio.run(pipeline.start, *pipeline.specs)
-        pipeline.at_home = [*pipeline.specs, "trainer"]
+    with looping_pipeline(kafka_bootstrap, tmp_path_factory.mktemp("loop")) as pipeline:
         yield pipeline
 
 
@@ -146,7 +121,7 @@ async def test_a_frozen_source_is_superseded(pipeline: Pipeline, seen: Seen) -> 
 
 async def test_a_frozen_trainer_is_superseded(pipeline: Pipeline, seen: Seen) -> None:
     pipeline.crew.freeze("trainer")
-    trainer(pipeline, "trainer-b").start()
+    pipeline.start_trainer("trainer-b")
     await pipeline.ready("trainer-b")
     await more_steps(seen, 2)
     pipeline.crew.thaw("trainer")
