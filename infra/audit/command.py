@@ -17,6 +17,7 @@ from rich.table import Table
 from infra.audit.findings import RULES
 from infra.audit.log import KafkaLog
 from infra.audit.verify import Audit, AuditOptions, Verdict
+from infra.broker.admin import require_reachable
 from infra.cli.where import AS_SET, Where
 
 SHOWN_VIOLATIONS = 50
@@ -36,6 +37,7 @@ def verify(
 ) -> int:
     """Check rules R1-R6, R8 and digests over the whole log; list every violation. Exit code 1 where there is one."""
     connection = where.connection()
+    require_reachable(connection.address())
     options = AuditOptions(staleness_bound, round(grace_s * 1000), tuple(kill_ms), weights)
     verdict = audit_cluster(connection.address(), connection.namespace, options, Console(stderr=True))
     if json is not None:

@@ -139,7 +139,8 @@ def _scheduler_line(said: dict[str, Any]) -> str:
 
 
 def _node_line(node: dict[str, Any]) -> str:
-    head = f"{node['node']}: {node['life']}, {node['state']}, version {node['version']}"
+    states = node["life"] if node["life"] == node["state"] else f"{node['life']}, {node['state']}"
+    head = f"{node['node']}: {states}, version {node['version']}"
     work = f", partitions {ranges(node['partitions']) or 'none'}, {node['running']} running, {node['waiting']} waiting"
     detail = f", {node['detail']}" if node["detail"] else ""
     return f"{head}{work if 'rollout' in node['tags'] else ''}{detail}; heard {node['age_s']} s ago, incarnation {node['incarnation']}"

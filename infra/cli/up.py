@@ -63,11 +63,11 @@ def _run(connection: Connection, settings: UpSettings, file: Path, port: int | N
 
     specs = services(settings, connection.run_dir, file)
     require_vacant(connection.run_dir)
-    _require_model(settings, connection.run_dir)
     bootstrap = connection.bootstrap or _kafka(connection, settings.nodes, port)
     connection = connection.model_copy(update={"bootstrap": bootstrap})
     require_reachable(bootstrap)
     _say("kafka", f"answers at {bootstrap}")
+    _require_model(settings, connection.run_dir)
     _make_topics(connection)
     with _signals_interrupt(), open_crew(connection, _tell, file) as crew:
         try:
@@ -125,13 +125,14 @@ def _make_topics(connection: Connection) -> None:
 def _require_model(settings: UpSettings, run_dir: Path) -> None:
     """Make the demo's small model where no other was named: so that the first `up` works without any preparation."""
     from infra.crew.pipeline import model_dir
+    from models.chat import CHAT_FILE
     from schemas.errors import SetupError
 
     folder = model_dir(settings, run_dir)
-    if (folder / "config.json").exists():
+    if (folder / CHAT_FILE).exists():
         return
     if settings.model_dir is not None:
-        raise SetupError(f"{folder} holds no model (no config.json): correct model_dir in [up], or leave it out for the demo's small one")
+        raise SetupError(f"{folder} holds no model (no {CHAT_FILE}): correct model_dir in [up], or leave it out for the demo's small one")
     _say("model", f"making the demo's small one in {folder}")
     command = [sys.executable, "-m", "infra.demo.warm_up", str(folder), "0"]
     made = subprocess.run(command, capture_output=True, text=True, timeout=MODEL_S, check=False)

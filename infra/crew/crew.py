@@ -125,8 +125,8 @@ class Crew:
             return
         verdict = restarts.ended(member.exit_code, now_s)
         if verdict == "give up":
-            raise SetupError(f"{name} ended {restarts.failures} times in a row: {member.last_words()}")
-        self.say(name, f"ended: {member.last_words()}")
+            raise SetupError(f"{name} ended {restarts.failures} times in a row: {member.cause_of_end()}")
+        self.say(name, f"ended: {member.cause_of_end()}")
         if verdict == "rest":
             self._held.add(name)
 

@@ -89,10 +89,15 @@ class Member:
         until = time.monotonic() + deadline_s
         while not self.ready_file.exists():
             if not self.is_alive:
-                raise SetupError(f"{self.spec.name} ended before it was ready: {self.last_words()}")
+                raise SetupError(f"{self.spec.name} ended before it was ready: {self.cause_of_end()}")
             if time.monotonic() > until:
                 raise NoProgress(f"{self.spec.name} was not ready within {deadline_s:.0f} s; its log is {self.log}")
             time.sleep(POLL_S)
+
+    def cause_of_end(self) -> str:
+        """Why its process ended: the signal, or what it said last."""
+        code = self.exit_code
+        return f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else self.last_words()
 
     def last_words(self) -> str:
         """The last line of its log that says something."""
