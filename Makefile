@@ -1,6 +1,12 @@
 # What a machine needs: git, make, and Python 3.11 or newer with venv. Everything else is fetched into .venv and the user's cache, once:
 # each stamp file is written after its step is complete, so that an interrupted run goes on where it was.
 
+#: SEAMLESSFLOW_BOOTSTRAP  host:port of a Kafka to be used instead of one that is started here
+#: SEAMLESSFLOW_TEST_BOOTSTRAP  the same for the tests
+#: PYTHON       the Python that makes .venv, 3.11 or newer (python3)
+#: DEMO_ARGS    more for `seamlessflow demo`: --steps 30 --seed 1 --no-faults --plain --namespace second.
+#: PYTEST_ARGS  more for pytest: -k ledger, -m "not kafka and not flow", -v
+#: BENCH_ARGS   more for `seamlessflow bench`
 PYTHON ?= python3
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
@@ -18,27 +24,29 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+	@echo
+	@sed -n 's/^#: \([^ ]*\)  *\(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 30
 
 demo: setup  ## Train a small model through a local Kafka, with faults, and audit it (DEMO_ARGS="--steps 30 --seed 1")
 	SEAMLESSFLOW_SETUP_S=$$(( $$(date +%s) - $(STARTED) )) $(BIN)/seamlessflow demo $(DEMO_ARGS)
 
 test: lint  ## Check style, import contracts and types, then run all tests; the summary names what was skipped (PYTEST_ARGS="-k ledger")
-	$(BIN)/pytest $(PYTEST_ARGS)
+	@$(BIN)/pytest --quiet $(PYTEST_ARGS)
 
 bench: setup  ## Measure streams, the call path and the trajectory pipeline (BENCH_ARGS)
 	$(BIN)/seamlessflow bench $(BENCH_ARGS)
 
 lint: setup  ## Check style, import contracts and types alone
-	$(BIN)/ruff check .
-	$(BIN)/lint-imports
-	$(BIN)/mypy
+	@$(BIN)/ruff check --quiet .
+	@contracts=$$($(BIN)/lint-imports 2>&1) || { echo "$$contracts"; exit 1; }
+	@$(BIN)/mypy
 
 setup: $(STAMPS)/kafka  ## Make .venv and fetch packages, Java and Kafka; at once when it was done before
 
 $(STAMPS)/venv:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "$(PYTHON) is missing or older than 3.11: name another one with make PYTHON=python3.11" >&2; exit 1; }
-	@$(PYTHON) -c 'import venv, ensurepip' || { echo "$(PYTHON) has no venv: apt install python3-venv" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) has no venv: apt install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	@mkdir -p $(STAMPS) && touch $@
