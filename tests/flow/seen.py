@@ -84,18 +84,18 @@ class Seen:
         """A session as the fold has it."""
         return self.ledgers[key.partition].sessions[key.offset]
 
-    def running(self, node: str | None = None) -> list[Key]:
-        """Requests in mid-generation: begun, with tokens, without an end; in the partitions that `node` claimed last, where given."""
+    def running(self, node: str | None = None, *, least: int = 1) -> list[Key]:
+        """Requests in mid-generation: with `least` tokens, without an end; in the partitions that `node` claimed last, where given."""
         return [
             Key(partition, request.offset)
             for partition, ledger in list(self.ledgers.items())
             for _, request in ledger.unfinished()
-            if request.accepted and node in (None, self.owners[partition].node)
+            if request.accepted >= least and node in (None, self.owners[partition].node)
         ]
 
-    def busiest(self) -> str:
+    def busiest(self, *, least: int = 1) -> str:
         """The node with most requests in mid-generation."""
-        return max({claim.node for claim in self.owners.values()}, key=lambda node: len(self.running(node)))
+        return max({claim.node for claim in self.owners.values()}, key=lambda node: len(self.running(node, least=least)))
 
     def unsettled(self) -> list[str]:
         """What is to come of the sessions read so far: ends, Trajectories, Scores."""

@@ -11,12 +11,14 @@ import pytest
 
 from schemas.topics import TRAJECTORIES
 from tests.flow.agents import at_work
-from tests.flow.harness import WORKERS, Pipeline, publish, require_whole, standing_pipeline
-from tests.flow.seen import Seen, watching
+from tests.flow.harness import Pipeline, publish, require_whole, standing_pipeline
+from tests.flow.seen import Key, Seen, watching
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 
 UNDER_WAY = 3
+COMMITTED = 50
+"""Tokens after which the owner has kept a Position since the request began: it does so twice a second, and makes this many in one."""
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +43,9 @@ async def under_way(seen: Seen, node: str | None = None) -> None:
     await seen.until(lambda: len(seen.running(node)) >= UNDER_WAY, "requests in mid-generation")
 
 
-def other_than(node: str) -> str:
-    return next(name for name in WORKERS if name != node)
+def busy(seen: Seen) -> list[Key]:
+    """Requests of the busiest node that would be missed if its Position had passed them."""
+    return seen.running(seen.busiest(least=COMMITTED), least=COMMITTED)
 
 
 async def test_gateway(pipeline: Pipeline, seen: Seen) -> None:
@@ -96,9 +99,9 @@ async def test_reward(pipeline: Pipeline, seen: Seen) -> None:
 
 async def test_rollout_owner_in_mid_generation(pipeline: Pipeline, seen: Seen) -> None:
     """Its requests go on where the log stands, under the other owner; meanwhile a version comes."""
-    async with at_work(pipeline.url) as work:
-        await seen.until(lambda: seen.owners and len(seen.running(seen.busiest())) >= UNDER_WAY, "requests of one owner")
-        victim = seen.busiest()
+    async with at_work(pipeline.url, agents=8, tokens=200) as work:
+        await seen.until(lambda: seen.owners and len(busy(seen)) >= UNDER_WAY, "requests of one owner")
+        victim = seen.busiest(least=COMMITTED)
         held = {partition for partition, claim in seen.owners.items() if claim.node == victim}
         pipeline.crew.kill(victim)
         await seen.until(lambda: all(seen.owners[each].node != victim for each in held), "the other worker to take the partitions")

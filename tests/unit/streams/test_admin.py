@@ -1,4 +1,4 @@
-"""Which answers of a cluster mean "ask again": those that Kafka's own protocol calls retriable and that a starting or moving leader gives."""
+"""Which answers of a cluster mean "ask again": those that Kafka's protocol calls retriable and a starting or moving leader gives."""
 
 from __future__ import annotations
 
