@@ -12,15 +12,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-
-import anyio
 
 from infra.bench.client import Measured
 from infra.bench.direct import PARTITIONS, WEIGHTS
 from infra.bench.engine import ENGINE_S, TOKENS_PER_S
 from infra.bench.measure import cpu_time_s, quantile, rotated
-from infra.bench.stage import Tell, fresh_log
+from infra.bench.stage import Tell, fresh_log, run
 from infra.crew.crew import Crew, open_crew
 from infra.crew.member import Spec
 from models.chat import NumberChat
@@ -89,7 +88,7 @@ def _gateways(connection: Connection) -> Iterator[tuple[Crew, dict[str, str]]]:
     folder = connection.run_dir / "calls"
     folder.mkdir(parents=True, exist_ok=True)
     NumberChat().save(folder)
-    anyio.run(_announce, connection)
+    run(partial(_announce, connection))
     files = {name: folder / f"{name}.url" for name in (LOGGED, DIRECT)}
     with open_crew(connection, lambda _: None) as crew:
         crew.start(_specs(folder, files))

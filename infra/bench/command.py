@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
-import anyio
-import uvloop
 from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
@@ -15,8 +14,8 @@ from rich.table import Table
 from infra.bench.calls import measure_calls
 from infra.bench.measure import load_average
 from infra.bench.report import Figures, lines, make_report
-from infra.bench.stage import Tell, staged
-from infra.bench.streams import Duel, measure_streams
+from infra.bench.stage import Tell, run, staged
+from infra.bench.streams import measure_streams
 from infra.bench.trajectories import measure_trajectories
 from infra.cli.where import AS_SET, Where
 from schemas.settings import Connection
@@ -51,18 +50,11 @@ def bench(
 def _run(figures: Figures, connection: Connection, only: Benchmark | None, tell: Tell) -> None:
     """Those asked for, one after the other."""
     if only in (None, "streams"):
-        figures.streams = _streams(connection, tell, quick=figures.quick)
+        figures.streams = run(partial(measure_streams, connection.address(), tell, quick=figures.quick))
     if only in (None, "calls"):
         figures.calls = measure_calls(connection, tell, quick=figures.quick)
     if only in (None, "trajectories"):
         figures.trajectories = measure_trajectories(connection, tell, quick=figures.quick)
-
-
-def _streams(connection: Connection, tell: Tell, *, quick: bool) -> dict[str, Duel]:
-    async def measure() -> dict[str, Duel]:
-        return await measure_streams(connection.address(), tell, quick=quick)
-
-    return anyio.run(measure, backend_options={"loop_factory": uvloop.new_event_loop})
 
 
 def _connection(where: Where) -> Connection:

@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from schemas.arrays import pack_f4, pack_i4
-from schemas.errors import LogError
+from schemas.errors import TopicMismatch
 from schemas.record import Record
 from schemas.session import Claim, Close, Open, Request, Sampling
 from schemas.span import Span
 from schemas.task import Task
 from schemas.topics import SESSIONS, TASKS
 from streams.cas import open_cas
-from streams.log import Log
-from streams.writer import WriterOptions
+from streams.log import Log, RecordWriter
+from streams.writer import Receipt, WriterOptions
 
 PROMPT_TOKENS = 16
 SAMPLED_TOKENS = 48
@@ -59,7 +59,7 @@ class Prefill:
 async def prefill(log: Log, shape: Prefill) -> None:
     """Write all of it.
 
-    :raises LogError: a partition was not empty.
+    :raises TopicMismatch: a partition was not empty.
     """
     partitions = [place.partition for place in await log.places(TASKS)]
     tasks: list[tuple[int, Record]] = [(partitions[task.group % len(partitions)], task) for task in shape.tasks()]
@@ -67,12 +67,16 @@ async def prefill(log: Log, shape: Prefill) -> None:
         for begin in range(0, len(tasks), TASKS_PER_COMMIT):
             await cas.write(tasks[begin : begin + TASKS_PER_COMMIT])
     async with log.writer(BULK) as writer:
-        for partition in range(shape.partitions):
-            count = 0
-            for record in shape.records(partition):
-                receipt, count = await writer.send(SESSIONS, partition, record), count + 1
-            if await receipt != count - 1:
-                raise LogError(f"sessions/{partition} was not empty: use a namespace of its own")
+        firsts = [await _write(writer, shape, partition) for partition in range(shape.partitions)]
+    for partition, first in enumerate(firsts):
+        if await first != 0:
+            raise TopicMismatch(f"sessions/{partition} was not empty: use a namespace of its own")
+
+
+async def _write(writer: RecordWriter, shape: Prefill, partition: int) -> Receipt:
+    """Write one partition; answers the receipt of its first record."""
+    receipts = [await writer.send(SESSIONS, partition, record) for record in shape.records(partition)]
+    return receipts[0]
 
 
 def _group(group: int, begin: int) -> Iterator[Record]:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
+
+import anyio
+import uvloop
 
 from infra.broker.cluster import LocalKafka
+from schemas.errors import SeamlessFlowError
 from schemas.settings import Connection
 from streams.kafka import KafkaBroker
 from streams.log import Log
+from streams.service import first_error
 from streams.topics import ensure_topics
+
+T = TypeVar("T")
 
 Tell = Callable[[str], None]
 """Takes a line about how far a benchmark is."""
@@ -31,6 +39,19 @@ def staged(connection: Connection) -> Iterator[Connection]:
         yield connection.model_copy(update={"bootstrap": kafka.bootstrap})
     finally:
         kafka.stop()
+
+
+def run(main: Callable[[], Awaitable[T]]) -> T:
+    """Run a coroutine function to its end, on the loop that roles run on.
+
+    :raises SeamlessFlowError: the first of those that it raised.
+    """
+    failures: list[SeamlessFlowError] = []
+    try:
+        return anyio.run(main, backend_options={"loop_factory": uvloop.new_event_loop})
+    except* SeamlessFlowError as group:
+        failures.append(first_error(group))
+    raise failures[0]
 
 
 async def fresh_log(connection: Connection, partitions: int) -> Log:

@@ -9,13 +9,12 @@ import json
 import secrets
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-
-import anyio
 
 from infra.bench.measure import cpu_time_s
 from infra.bench.prefill import Prefill, prefill
-from infra.bench.stage import Tell, fresh_log
+from infra.bench.stage import Tell, fresh_log, run
 from infra.crew.crew import Crew, open_crew
 from infra.crew.member import Spec
 from models.chat import NumberChat
@@ -59,7 +58,7 @@ def measure_trajectories(connection: Connection, tell: Tell, *, quick: bool) -> 
     folder = connection.run_dir / "trajectories"
     folder.mkdir(parents=True, exist_ok=True)
     NumberChat().save(folder)
-    anyio.run(_fill, connection, shape)
+    run(partial(_fill, connection, shape))
     tell(f"trajectories: {shape.sessions} sessions stand in the log")
     result_file = folder / "feed.json"
     result_file.unlink(missing_ok=True)
