@@ -20,6 +20,8 @@ from schemas.errors import SetupError
 from workers.gateway.departure import Protocol
 
 BACKLOG = 2048
+KEEP_ALIVE_S = 75
+"""Longer than clients keep an idle connection: whoever closes it first must not be the server, or a call that is just being sent fails."""
 DISMISS_S = 2.0
 """How long dismissed calls may take to answer."""
 
@@ -42,7 +44,8 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        raise SetupError(f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}; set another host or port (0 takes a free one)") from error
+        why = os.strerror(error.errno or 0)
+        raise SetupError(f"cannot listen on {host}:{port}: {why}; set another host or port (0 takes a free one)") from error
 
 
 def base_url(listener: socket.socket) -> str:
@@ -63,7 +66,7 @@ async def serve(app: ASGIApp, listener: socket.socket, stop: anyio.Event, drain_
     """Serve until `stop`; then let calls in flight end for `drain_s`, and `dismiss` the others: they are to answer and end."""
     config = uvicorn.Config(
         app, http=Protocol, ws="none", loop="none", lifespan="off", log_config=None, access_log=False, server_header=False,
-        date_header=False, backlog=BACKLOG, timeout_graceful_shutdown=math.ceil(drain_s + DISMISS_S),
+        date_header=False, backlog=BACKLOG, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=math.ceil(drain_s + DISMISS_S),
     )
     server = Server(config)
 
