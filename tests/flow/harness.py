@@ -54,7 +54,7 @@ class PaperTrainer(Member):
 
 @dataclass
 class Pipeline:
-    """A crew and its log. `specs` by name."""
+    """A crew and its log. `specs` by name: what may be started. `at_home`: who works before and after each test. `url`: the gateway's."""
 
     connection: Connection
     crew: Crew
@@ -67,7 +67,7 @@ class Pipeline:
         return Log(KafkaBroker(self.connection.address(), client_id="flow-test"), self.connection.namespace, "test")
 
     async def start(self, *names: str) -> None:
-        """Start members and wait until they can work; what they were before is ended by now."""
+        """Start members and wait until they can work."""
         self.crew.start([self.specs[name] for name in names])
         await self.ready(*names)
 
@@ -110,10 +110,9 @@ class Pipeline:
 
     async def come_home(self) -> None:
         """Every member runs and works: what an earlier test left behind is mended."""
-        for name, member in list(self.crew.members.items()):
-            if name not in self.at_home:
-                self.crew.end([name])
-            elif member.is_alive:
+        self.crew.end([name for name in self.crew.members if name not in self.at_home])
+        for name in self.at_home:
+            if self.crew.members[name].is_alive:
                 self.crew.thaw(name)
             else:
                 self.crew.restart(name)
@@ -145,15 +144,15 @@ def light_specs(run_dir: Path, port: int, **changes: dict[str, object]) -> list[
 @contextmanager
 def open_pipeline(bootstrap: str, run_dir: Path, **changes: dict[str, object]) -> Iterator[Pipeline]:
     """A pipeline with nothing started yet, its topics and version 0 made. Leaving ends all its processes."""
-    said = {"bootstrap": bootstrap, "namespace": f"test-{secrets.token_hex(4)}.", "run_dir": run_dir}
-    connection = Connection.model_validate(said)
+    namespace = f"test-{secrets.token_hex(4)}."
+    connection = Connection.model_validate({"bootstrap": bootstrap, "namespace": namespace, "run_dir": run_dir})
     (run_dir / "model").mkdir(parents=True)
     NumberChat().save(run_dir / "model")
     (ports,) = choose_ports(1)
     specs = {spec.name: spec for spec in light_specs(run_dir, ports.client, **changes)}
     with open_crew(connection, lambda event: print(event)) as crew:
         pipeline = Pipeline(connection, crew, specs, f"http://127.0.0.1:{ports.client}")
-        anyio.run(ensure_topics, pipeline.log().broker, connection.namespace, PARTITIONS)
+        anyio.run(ensure_topics, pipeline.log().broker, namespace, PARTITIONS)
         yield pipeline
 
 

@@ -106,6 +106,16 @@ async def test_trainer(pipeline: Pipeline, seen: Seen) -> None:
     await require_sound(pipeline, seen)
 
 
+@pytest.mark.parametrize("failpoint", ["cas.after_init", "cas.after_send", "cas.after_commit"])
+async def test_trainer_in_a_commit(pipeline: Pipeline, seen: Seen, failpoint: str) -> None:
+    pipeline.crew.kill("trainer")
+    await pipeline.restart("trainer", failpoint)
+    await pipeline.dies("trainer")
+    await pipeline.restart("trainer")
+    await more_steps(seen, 2)
+    await require_sound(pipeline, seen)
+
+
 async def test_a_frozen_source_is_superseded(pipeline: Pipeline, seen: Seen) -> None:
     pipeline.crew.freeze("source")
     before = len(given_out(seen))
