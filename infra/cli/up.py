@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -58,6 +55,7 @@ def up(
 def _run(connection: Connection, settings: UpSettings, file: Path, port: int | None) -> None:
     from infra.broker.admin import require_reachable
     from infra.crew.crew import open_crew
+    from infra.crew.interrupt import signals_interrupt
     from infra.crew.pipeline import AGENTS, services
     from infra.crew.roll import require_vacant
 
@@ -69,7 +67,7 @@ def _run(connection: Connection, settings: UpSettings, file: Path, port: int | N
     _say("kafka", f"answers at {bootstrap}")
     _require_model(settings, connection.run_dir)
     _make_topics(connection)
-    with _signals_interrupt(), open_crew(connection, _tell, file) as crew:
+    with signals_interrupt(), open_crew(connection, _tell, file) as crew:
         try:
             crew.start(specs)
             _await_all(crew, settings, connection.run_dir, file)
@@ -138,23 +136,6 @@ def _require_model(settings: UpSettings, run_dir: Path) -> None:
     made = subprocess.run(command, capture_output=True, text=True, timeout=MODEL_S, check=False)
     if made.returncode:
         raise SetupError(f"the model could not be made: {(made.stderr.strip() or str(made.returncode)).splitlines()[-1]}")
-
-
-@contextmanager
-def _signals_interrupt() -> Iterator[None]:
-    """SIGTERM does what Ctrl-C does. While the roles end, which is bounded in time, further ones are ignored: none may be left behind."""
-
-    def interrupt(number: int, _: object) -> NoReturn:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _tell(event: Event) -> None:

@@ -12,6 +12,7 @@ import anyio.to_thread
 import uvloop
 
 from infra.crew.crew import Crew, open_crew
+from infra.crew.interrupt import signals_interrupt
 from infra.demo.cast import AGENTS, GATEWAY, TRAINER, WORKERS, Plan, agents, services
 from infra.demo.observer import Observer
 from infra.demo.story import Story, Told
@@ -45,7 +46,7 @@ class Performance:
         :raises SeamlessFlowError: something did not come to pass.
         """
         failures: list[SeamlessFlowError] = []
-        with open_crew(self.connection, self.view.tell) as crew:
+        with signals_interrupt(), open_crew(self.connection, self.view.tell) as crew:
             try:
                 anyio.run(self._play, crew, backend_options={"loop_factory": uvloop.new_event_loop})
             except* SeamlessFlowError as group:
