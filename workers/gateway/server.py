@@ -22,8 +22,6 @@ from workers.gateway.departure import Protocol
 BACKLOG = 2048
 KEEP_ALIVE_S = 75
 """Longer than clients keep an idle connection: whoever closes it first must not be the server, or a call that is just being sent fails."""
-KEEP_ALIVE_S = 120
-"""Longer than clients keep an idle connection (aiohttp 15 s, httpx 5 s): else one that is taken up again may just be closing, and fails."""
 DISMISS_S = 2.0
 """How long dismissed calls may take to answer."""
 
@@ -68,8 +66,7 @@ async def serve(app: ASGIApp, listener: socket.socket, stop: anyio.Event, drain_
     """Serve until `stop`; then let calls in flight end for `drain_s`, and `dismiss` the others: they are to answer and end."""
     config = uvicorn.Config(
         app, http=Protocol, ws="none", loop="none", lifespan="off", log_config=None, access_log=False, server_header=False,
-        date_header=False, backlog=BACKLOG, timeout_keep_alive=KEEP_ALIVE_S, timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=math.ceil(drain_s + DISMISS_S),
+        date_header=False, backlog=BACKLOG, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=math.ceil(drain_s + DISMISS_S),
     )
     server = Server(config)
 
