@@ -6,7 +6,6 @@ Gateway, rollout worker and scheduler are processes of their own, and so is the 
 from __future__ import annotations
 
 import json
-import secrets
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -19,7 +18,7 @@ from infra.bench.client import Measured
 from infra.bench.direct import PARTITIONS, WEIGHTS
 from infra.bench.engine import ENGINE_S, TOKENS_PER_S
 from infra.bench.measure import cpu_time_s, quantile, rotated
-from infra.bench.stage import Tell, fresh_log, run
+from infra.bench.stage import Tell, fresh_namespace, log_of, run
 from infra.crew.crew import Crew, open_crew
 from infra.crew.member import Spec
 from models.chat import NumberChat
@@ -69,9 +68,8 @@ def measure_calls(connection: Connection, tell: Tell, *, quick: bool) -> dict[in
 
     :raises SetupError: a process ended, or a call failed.
     """
-    connection = connection.model_copy(update={"namespace": f"bench-{secrets.token_hex(4)}."})
     figures: dict[int, CallFigures] = {}
-    with _gateways(connection) as (crew, urls):
+    with fresh_namespace(connection, PARTITIONS) as own, _gateways(own) as (crew, urls):
         for url in urls.values():
             _client(url, *WARM_UP)
         for in_flight, calls in (QUICK_CALLS if quick else CALLS).items():
@@ -97,8 +95,7 @@ def _gateways(connection: Connection) -> Iterator[tuple[Crew, dict[str, str]]]:
 
 
 async def _announce(connection: Connection) -> None:
-    log = await fresh_log(connection, PARTITIONS)
-    async with open_cas(log, TRAINING) as cas:
+    async with open_cas(log_of(connection), TRAINING) as cas:
         await cas.write([(0, WEIGHTS)])
 
 

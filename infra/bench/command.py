@@ -18,6 +18,7 @@ from infra.bench.stage import Tell, run, staged
 from infra.bench.streams import measure_streams
 from infra.bench.trajectories import measure_trajectories
 from infra.cli.where import AS_SET, Where
+from infra.crew.interrupt import signals_interrupt
 from schemas.settings import Connection
 
 RUN_DIR = Path("runs/bench")
@@ -37,7 +38,7 @@ def bench(
     """
     console, connection = Console(soft_wrap=True), _connection(where)
     figures = Figures(quick, load=[load_average()])
-    with staged(connection) as at:
+    with signals_interrupt(), staged(connection) as at:
         _run(figures, at, only, lambda line: console.print(line, highlight=False))
     figures.load.append(load_average())
     file = connection.run_dir / "report.json"

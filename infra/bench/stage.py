@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 
 import anyio
@@ -15,7 +17,7 @@ from schemas.settings import Connection
 from streams.kafka import KafkaBroker
 from streams.log import Log
 from streams.service import first_error
-from streams.topics import ensure_topics
+from streams.topics import ensure_topics, topic_specs
 
 T = TypeVar("T")
 
@@ -25,7 +27,7 @@ Tell = Callable[[str], None]
 
 @contextmanager
 def staged(connection: Connection) -> Iterator[Connection]:
-    """The connection with an address: the given broker's, or that of a local Kafka which runs as long as the context.
+    """The connection with an address: the given broker's, that of the Kafka which runs in the run folder, or of one as long as the context.
 
     :raises SetupError: Kafka could not be started.
     """
@@ -34,11 +36,13 @@ def staged(connection: Connection) -> Iterator[Connection]:
         yield connection
         return
     kafka = LocalKafka(connection.run_dir)
+    is_found = bool(kafka.running())
     try:
         kafka.start()
         yield connection.model_copy(update={"bootstrap": kafka.bootstrap})
     finally:
-        kafka.stop()
+        if not is_found:
+            kafka.stop()
 
 
 def run(main: Callable[[], Awaitable[T]]) -> T:
@@ -54,8 +58,18 @@ def run(main: Callable[[], Awaitable[T]]) -> T:
     raise failures[0]
 
 
-async def fresh_log(connection: Connection, partitions: int) -> Log:
-    """The log of a namespace whose topics are created now."""
-    log = Log(KafkaBroker(connection.address(), client_id="bench"), connection.namespace, "bench")
-    await ensure_topics(log.broker, connection.namespace, partitions)
-    return log
+@contextmanager
+def fresh_namespace(connection: Connection, partitions: int) -> Iterator[Connection]:
+    """The connection with a namespace of its own, whose topics exist as long as the context: `sessions` with so many partitions."""
+    connection = connection.model_copy(update={"namespace": f"bench-{secrets.token_hex(4)}."})
+    run(partial(ensure_topics, log_of(connection).broker, connection.namespace, partitions))
+    try:
+        yield connection
+    finally:
+        names = [spec.name for spec in topic_specs(connection.namespace, partitions)]
+        run(partial(log_of(connection).broker.delete_topics, names))
+
+
+def log_of(connection: Connection) -> Log:
+    """The log of a connection's namespace, for this process."""
+    return Log(KafkaBroker(connection.address(), client_id="bench"), connection.namespace, "bench")

@@ -6,7 +6,6 @@ The clock runs from the moment at which the assembler may read (the others wait 
 from __future__ import annotations
 
 import json
-import secrets
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from infra.bench.measure import cpu_time_s
 from infra.bench.prefill import Prefill, prefill
-from infra.bench.stage import Tell, fresh_log, run
+from infra.bench.stage import Tell, fresh_namespace, log_of, run
 from infra.crew.crew import Crew, open_crew
 from infra.crew.member import Spec
 from models.chat import NumberChat
@@ -54,24 +53,20 @@ def measure_trajectories(connection: Connection, tell: Tell, *, quick: bool) -> 
     :raises SetupError: a process ended, or not every session was planned.
     """
     shape = Prefill(QUICK_GROUPS if quick else GROUPS, PARTITIONS)
-    connection = connection.model_copy(update={"namespace": f"bench-{secrets.token_hex(4)}."})
     folder = connection.run_dir / "trajectories"
     folder.mkdir(parents=True, exist_ok=True)
     NumberChat().save(folder)
-    run(partial(_fill, connection, shape))
-    tell(f"trajectories: {shape.sessions} sessions stand in the log")
     result_file = folder / "feed.json"
     result_file.unlink(missing_ok=True)
-    with open_crew(connection, lambda _: None) as crew:
-        began_s = _start(crew, shape, folder, result_file)
-        started_s = _cpu_s(crew)
-        ended_s = _await_end(crew, result_file)
-        cpu_s = {name: ended_s[name] - started_s[name] for name in ROLES}
+    with fresh_namespace(connection, shape.partitions) as own:
+        run(partial(prefill, log_of(own), shape))
+        tell(f"trajectories: {shape.sessions} sessions stand in the log")
+        with open_crew(own, lambda _: None) as crew:
+            began_s = _start(crew, shape, folder, result_file)
+            started_s = _cpu_s(crew)
+            ended_s = _await_end(crew, result_file)
+    cpu_s = {name: ended_s[name] - started_s[name] for name in ROLES}
     return _result(json.loads(result_file.read_text()), shape, began_s, cpu_s)
-
-
-async def _fill(connection: Connection, shape: Prefill) -> None:
-    await prefill(await fresh_log(connection, shape.partitions), shape)
 
 
 def _start(crew: Crew, shape: Prefill, folder: Path, result_file: Path) -> float:

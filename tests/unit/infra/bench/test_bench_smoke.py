@@ -1,4 +1,4 @@
-"""The whole command in small sizes against a real broker: every figure comes out, no process is left."""
+"""The whole command in small sizes against a real broker: every figure comes out, no process and no topic is left."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from infra.broker.admin import Admin
 
 FIGURES = ("ratio", "added_latency_ms", "calls_per_s", "trajectories_per_s", "load")
 
@@ -23,6 +25,7 @@ def test_a_quick_run_writes_every_figure_and_leaves_nothing_running(kafka_bootst
     assert sorted(report["added_latency_ms"]) == ["1", "32"]
     assert report["quick"] is True
     assert processes_of(tmp_path) == []
+    assert Admin(kafka_bootstrap).topic_names("bench") == []
 
 
 def processes_of(run_dir: Path) -> list[str]:
