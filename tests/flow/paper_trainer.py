@@ -17,7 +17,10 @@ from trainer.settings import TrainerSettings
 
 GROUPS_PER_STEP = 2
 STEPS = 100_000
-FEED = {"groups_per_step": GROUPS_PER_STEP, "rules": {"count": 1.0}, "drops_deadline_s": 1.0}
+PATIENCE_S = 600.0
+"""No group is given up in a test: what was lost is missing."""
+RULES = {"count": 1.0}
+FEED = {"groups_per_step": GROUPS_PER_STEP, "rules": RULES, "group_deadline_s": PATIENCE_S, "retry_s": PATIENCE_S}
 SETTINGS = TrainerSettings.model_validate({"steps": STEPS, "recovery_s": 1e9, "feed": FEED})
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import anyio
+
 from models.chat import Chat
 from schemas.trajectory import Trajectory
 from workers.agents.episode import Episode, Outcome
@@ -12,15 +14,17 @@ from workers.reward.rule import Verdict
 
 EVALUATIONS = 4
 LEAST_TOKENS = 20
+THINKS_S = 0.8
 
 
 class CountRule:
-    """The number of tokens that may be trained."""
+    """The number of tokens that may be trained. It takes longer than the role waits between two commits."""
 
     name = "count"
     version = 1
 
-    def score(self, trajectory: Trajectory, chat: Chat) -> Verdict:
+    async def score(self, trajectory: Trajectory, chat: Chat) -> Verdict:
+        await anyio.sleep(THINKS_S)
         return Verdict(float(sum(sum(node.mask) for node in trajectory.nodes)))
 
 
