@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from infra.cli.where import AS_SET, Where
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Message, TopicPartition
+    from confluent_kafka import Consumer, Message
 
 POLL_S = 0.5
 SHOWN = 8
@@ -120,7 +120,7 @@ def _short(field: Any) -> str:
 
 
 def _messages(bootstrap: str, topic: str, partition: int | None, offset: str, exit_at_end: bool) -> Iterator[Message]:
-    from confluent_kafka import Consumer
+    from confluent_kafka import Consumer, TopicPartition
 
     from infra.broker.admin import SILENT, require_reachable
 
@@ -135,14 +135,17 @@ def _messages(bootstrap: str, topic: str, partition: int | None, offset: str, ex
     }
     consumer = Consumer(settings, logger=SILENT)
     try:
-        places = _places(consumer, bootstrap, topic, partition, offset)
+        ends = _ends(consumer, bootstrap, topic, partition)
+        places = [TopicPartition(topic, number, starting_offset(offset, low, high)) for number, (low, high) in ends.items()]
         consumer.assign(places)
-        yield from _read(consumer, {place.partition for place in places}, exit_at_end)
+        unfinished = {place.partition: ends[place.partition][1] for place in places if place.offset < ends[place.partition][1]}
+        yield from _read(consumer, unfinished, exit_at_end)
     finally:
         consumer.close()
 
 
-def _places(consumer: Consumer, bootstrap: str, topic: str, partition: int | None, offset: str) -> list[TopicPartition]:
+def _ends(consumer: Consumer, bootstrap: str, topic: str, partition: int | None) -> dict[int, tuple[int, int]]:
+    """Partition → its first offset and the one after its last."""
     from confluent_kafka import KafkaException, TopicPartition
 
     from schemas.errors import BrokerUnavailable, TopicMismatch
@@ -152,16 +155,13 @@ def _places(consumer: Consumer, bootstrap: str, topic: str, partition: int | Non
         numbers = known if partition is None else [number for number in known if number == partition]
         if not numbers:
             raise TopicMismatch(f"{topic} has {len(known)} partitions" + (f", no {partition}" if known else ": it does not exist"))
-        places = [TopicPartition(topic, number) for number in numbers]
-        for place in places:
-            low, high = consumer.get_watermark_offsets(place, timeout=10.0)
-            place.offset = starting_offset(offset, low, high)
+        return {number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=10.0) for number in numbers}
     except KafkaException as failure:
         raise BrokerUnavailable(f"{bootstrap} does not answer: {failure.args[0].str()}") from failure
-    return places
 
 
-def _read(consumer: Consumer, unfinished: set[int], exit_at_end: bool) -> Iterator[Message]:
+def _read(consumer: Consumer, unfinished: dict[int, int], exit_at_end: bool) -> Iterator[Message]:
+    """`unfinished`: partition → its end at the start. A partition that is written without a pause never reports an end of its own."""
     from confluent_kafka import KafkaError
 
     from schemas.errors import BrokerError
@@ -173,7 +173,14 @@ def _read(consumer: Consumer, unfinished: set[int], exit_at_end: bool) -> Iterat
         error = message.error()
         if error is None:
             yield message
+            _finish(unfinished, message)
         elif error.code() == KafkaError._PARTITION_EOF:
-            unfinished.discard(message.partition())
+            unfinished.pop(message.partition() or 0, None)
         elif error.fatal() or not error.retriable():
             raise BrokerError(f"reading stopped: {error.str()}")
+
+
+def _finish(unfinished: dict[int, int], message: Message) -> None:
+    partition, offset = message.partition(), message.offset()
+    if partition is not None and offset is not None and offset + 1 >= unfinished.get(partition, offset + 2):
+        del unfinished[partition]
