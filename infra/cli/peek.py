@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import anyio
@@ -63,13 +63,8 @@ async def open_fleet(log: Log) -> AsyncIterator[FleetReader]:
 async def read_from(log: Log, topic: Topic, offsets: Mapping[int, int]) -> list[Entry[Record]]:
     """All records of these partitions from these offsets (partition → offset) to the ends as they are now."""
     places = {log.place(topic, partition): offset for partition, offset in offsets.items()}
-    entries = []
     async with log.broker.reader(places, committed=topic.committed) as reader:
-        async for messages in _up_to_the_end(reader, list(places)):
-            for message in messages:
-                with suppress(LogError):
-                    entries.append(decode(topic, message))
-    return entries
+        return [entry async for messages in _up_to_the_end(reader, list(places)) for entry in _usable(topic, messages)]
 
 
 async def read_last(log: Log, topic: Topic, count: int) -> list[Entry[Record]]:
@@ -82,6 +77,12 @@ async def read_last(log: Log, topic: Topic, count: int) -> list[Entry[Record]]:
 def now_ms() -> int:
     """Milliseconds since 1970, to be compared with the broker's stamps."""
     return round(time.time() * 1000)
+
+
+def _usable(topic: Topic, messages: Sequence[Message]) -> Iterator[Entry[Record]]:
+    for message in messages:
+        with suppress(LogError):
+            yield decode(topic, message)
 
 
 async def _up_to_the_end(reader: Reader, places: Sequence[Place]) -> AsyncIterator[list[Message]]:
