@@ -1,7 +1,8 @@
 """The reward service: a member of the group `reward` on `trajectories` that writes one Score for each, in the same partition of `scores`.
 
 Invariants:
-- every trajectory gets a Score: a rule that raises makes a failed one with the reason, and the service goes on;
+- every trajectory gets a Score: a rule that raises, or is slow and has no verdict after `verdict_s`, makes a failed one with the reason, and
+  the service goes on;
 - the committed offset never passes a trajectory whose Score is not acknowledged; a second Score after a restart is ignored by readers;
 - no more than `concurrency` slow verdicts are sought at once; fast ones cost no task.
 """
@@ -125,9 +126,17 @@ class Scorer:
         trajectory, offset = item.entry.record, item.entry.offset
         assert isinstance(trajectory, Trajectory)
         try:
-            found = self.rule.score(trajectory, self.chat)
-            verdict: Verdict = await found if inspect.isawaitable(found) else found
-            return score_of(self.rule, offset, trajectory, verdict)
+            return score_of(self.rule, offset, trajectory, await self._verdict(trajectory))
         except Exception as error:  # foreign code: whatever it raises is about this trajectory, and must not end the role
             logger.warning("the rule failed", rule=self.rule.name, session=trajectory.session, error=repr(error))
             return failure(self.rule, offset, trajectory, error)
+
+    async def _verdict(self, trajectory: Trajectory) -> Verdict:
+        found = self.rule.score(trajectory, self.chat)
+        if not inspect.isawaitable(found):
+            return found
+        with anyio.move_on_after(self.settings.verdict_s) as limit:
+            verdict: Verdict = await found
+        if limit.cancelled_caught:
+            raise TimeoutError(f"no verdict within {self.settings.verdict_s:g} s")
+        return verdict

@@ -118,6 +118,18 @@ async def test_slow_verdicts_run_at_once_up_to_the_bound_and_what_is_done_is_com
     assert Gate.most == 3
 
 
+async def test_a_rule_that_never_answers_makes_a_failed_score_and_the_role_goes_on(reward: Any) -> None:
+    Gate.opened, Gate.waiting, Gate.most = anyio.Event(), 0, 0
+    log = await memory_log(partitions=1)
+    for session in (1, 2, 0):
+        append(log, TRAJECTORIES, 0, trajectory(session))
+    async with running(reward("Gate", concurrency=2, verdict_s=0.05), log):
+        await until_committed(log, 0, 3)
+    found = {score.session: (score.status, score.detail) for score in records(log, SCORES, Score)}
+    late = ("failed", "TimeoutError: no verdict within 0.05 s")
+    assert found == {0: ("ok", ""), 1: late, 2: late}
+
+
 async def test_nothing_unacknowledged_is_committed(reward: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     log = await memory_log(partitions=1)
     broker = log.broker
