@@ -95,6 +95,8 @@ class _Board:
 
     def _left_by(self, name: str, incarnation: str) -> _Free:
         node = self.view.nodes.get(name)
+        if incarnation in self.view.left:
+            return _Free("moved", f"incarnation {incarnation} of {name or 'its holder'} left")
         if node is None or node.incarnation != incarnation:
             return _Free("dead", f"incarnation {incarnation} of {name or 'its holder'} is gone")
         if node.state == "left":

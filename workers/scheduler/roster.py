@@ -1,7 +1,8 @@
 """The fold of `nodes` as one scheduler sees it: who reported what, how many of its own Ticks ago, and what the operator wishes. Pure.
 
 Invariants: time passes only by own Ticks that were read back, so a slow broker kills nobody; an incarnation that another one of the same
-name followed never comes back, whatever it still reports; of two schedulers the one whose first Tick stands later in the log goes on.
+name followed never comes back, whatever it still reports, but that it left is remembered; of two schedulers the one whose first Tick stands
+later in the log goes on, and one that is resent still later changes nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from schemas.record import Record
 from workers.scheduler.view import HeldGrant, NodeView, View
 
 __all__ = ["Roster"]
+
+
+LEFT_LIMIT = 1024
+"""How many incarnations are remembered as left: far more than can be followed by another one before their partitions are granted anew."""
 
 
 class _Seen(NamedTuple):
@@ -29,6 +34,8 @@ class Roster:
         self._scheduler, self._dead_ticks = scheduler, dead_ticks
         self._nodes: dict[str, _Seen] = {}
         self._gone: dict[str, set[str]] = {}
+        self._left: dict[str, None] = {}  # the longest ago first
+        self._schedulers: set[str] = set()
         self._draining: set[str] = set()
         self._is_paused = False
         self.ticks = 0
@@ -50,10 +57,12 @@ class Roster:
         """The snapshot now."""
         return View(
             partitions=partitions, nodes={name: self._node(seen) for name, seen in self._nodes.items()}, grants=grants,
-            is_paused=self._is_paused, draining=frozenset(self._draining), dead_ticks=self._dead_ticks,
+            is_paused=self._is_paused, draining=frozenset(self._draining), left=frozenset(self._left), dead_ticks=self._dead_ticks,
         )
 
     def _report(self, status: NodeStatus, is_heard: bool) -> None:
+        if status.state == "left":
+            self._remember_left(status.incarnation)
         before, gone = self._nodes.get(status.node), self._gone.setdefault(status.node, set())
         if status.incarnation in gone:
             return
@@ -61,11 +70,17 @@ class Roster:
             gone.add(before.status.incarnation)
         self._nodes[status.node] = _Seen(status, self.ticks, is_heard)
 
+    def _remember_left(self, incarnation: str) -> None:
+        self._left[incarnation] = None
+        if len(self._left) > LEFT_LIMIT:
+            del self._left[next(iter(self._left))]
+
     def _tick(self, tick: Tick) -> None:
         if tick.scheduler == self._scheduler:
             self.ticks += 1
-        elif tick.number == 1 and self.ticks:
+        elif tick.number == 1 and self.ticks and tick.scheduler not in self._schedulers:
             self.successor = tick.scheduler
+        self._schedulers.add(tick.scheduler)
 
     def _control(self, control: Control) -> None:
         match control.command:

@@ -40,11 +40,15 @@ class HeldGrant(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A snapshot. `nodes` by name, `grants` by partition (absent: never granted), `partitions` is their number."""
+    """A snapshot. `nodes` by name, `grants` by partition (absent: never granted), `partitions` is their number.
+
+    `left` are incarnations whose last word was that they left, also where another one of the same name followed.
+    """
 
     partitions: int
     nodes: Mapping[str, NodeView]
     grants: Mapping[int, HeldGrant]
     is_paused: bool = False
     draining: frozenset[str] = frozenset()
+    left: frozenset[str] = frozenset()
     dead_ticks: int = DEAD_TICKS

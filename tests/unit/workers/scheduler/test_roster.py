@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from schemas.node import Control, NodeStatus, Tick
-from workers.scheduler.roster import Roster
+import pytest
+
+from schemas.grant import Grant
+from schemas.node import Control, NodeStatus, State, Tick
+from schemas.session import Cause
+from workers.scheduler.decide import decide
+from workers.scheduler.roster import LEFT_LIMIT, Roster
+from workers.scheduler.view import HeldGrant
 
 
-def status(name: str = "a", incarnation: str = "a1") -> NodeStatus:
-    return NodeStatus(node=name, incarnation=incarnation, tags=["rollout"], state="serving", grants_seen=3, partitions=[1, 2])
+def status(name: str = "a", incarnation: str = "a1", state: State = "serving") -> NodeStatus:
+    return NodeStatus(node=name, incarnation=incarnation, tags=["rollout"], state=state, grants_seen=3, partitions=[1, 2])
 
 
 def tick(scheduler: str, number: int) -> Tick:
@@ -46,6 +52,33 @@ def test_wishes_stand_until_they_are_taken_back() -> None:
 
 def test_of_two_schedulers_the_one_that_began_later_goes_on() -> None:
     log = [tick("old", 41), tick("new", 1), tick("old", 42), tick("new", 2)]
+    old, new = Roster("old", 4), Roster("new", 4)
+    for record in log:
+        old.apply(record, is_heard=True)
+        new.apply(record, is_heard=True)
+    assert (old.successor, new.successor) == ("new", None)
+
+
+@pytest.mark.parametrize(("last_word", "cause"), [("left", "moved"), ("serving", "dead")])
+def test_what_a_followed_incarnation_said_last_is_why_its_partition_is_granted_anew(last_word: State, cause: Cause) -> None:
+    roster = Roster("me", 4)
+    for incarnation, state in (("a1", "serving"), ("a1", last_word), ("a2", "serving")):
+        roster.apply(status(incarnation=incarnation, state=state), is_heard=True)  # type: ignore[arg-type]
+    (grant,) = decide(roster.view(1, {0: HeldGrant(2, Grant(partition=0, node="a", incarnation="a1"))}))
+    assert isinstance(grant, Grant)
+    assert (grant.incarnation, grant.cause) == ("a2", cause)
+
+
+def test_what_is_remembered_of_those_that_left_is_bounded() -> None:
+    roster = Roster("me", 4)
+    for number in range(LEFT_LIMIT + 2):
+        roster.apply(status(incarnation=f"a{number}", state="left"), is_heard=True)
+    left = roster.view(1, {}).left
+    assert (len(left), "a1" in left, "a2" in left) == (LEFT_LIMIT, False, True)
+
+
+def test_a_first_tick_that_is_resent_late_supersedes_nobody() -> None:
+    log = [tick("old", 1), tick("new", 1), tick("old", 1), tick("new", 2)]
     old, new = Roster("old", 4), Roster("new", 4)
     for record in log:
         old.apply(record, is_heard=True)
