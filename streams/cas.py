@@ -37,6 +37,8 @@ class CasLog:
         self._log, self._topic, self._reader, self._partitions = log, topic, reader, partitions
         self._id = log.group(f"cas.{topic.name}")
         self._last_nonce = b""
+        self._unjudged: list[Entry[Record]] = []
+        """Read by an attempt that failed before its check: the next attempt's reader starts behind them."""
         self.history: list[Entry[Record]] = []
 
     async def write(self, records: Sequence[tuple[int, Record]]) -> list[int]:
@@ -72,7 +74,8 @@ class CasLog:
         return offsets
 
     async def _news(self) -> list[Entry[Record]]:
-        entries = await self._reader.read_to_end(self._partitions)
+        await self._reader.read_to_end(self._partitions, into=self._unjudged)
+        entries, self._unjudged = self._unjudged, []
         return [entry for entry in entries if entry.nonce is None or entry.nonce != self._last_nonce]
 
 

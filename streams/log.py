@@ -139,13 +139,15 @@ class LogReader:
         """The offset after the last readable record now."""
         return await self.reader.end(self.log.place(self.topic, partition))
 
-    async def read_to_end(self, partitions: Sequence[int], *, timeout_s: float = 30.0) -> list[Entry[Record]]:
-        """All records up to the ends as they are now.
+    async def read_to_end(
+        self, partitions: Sequence[int], *, timeout_s: float = 30.0, into: list[Entry[Record]] | None = None
+    ) -> list[Entry[Record]]:
+        """All records up to the ends as they are now; appended to `into`, where given, so that a failure loses none that were read.
 
         :raises BrokerUnavailable: the end did not come within `timeout_s` without any record arriving.
         """
         ends = {partition: await self.end(partition) for partition in partitions}
-        entries: list[Entry[Record]] = []
+        entries = [] if into is None else into
         deadline = anyio.current_time() + timeout_s
         while any(self.position(partition) < end for partition, end in ends.items()):
             if got := await self.read(timeout_s=0.5):

@@ -18,13 +18,17 @@ from dataclasses import dataclass
 
 import anyio
 
-from schemas.errors import BrokerUnavailable, OutcomeUnknown
+from schemas.errors import BrokerUnavailable, OutcomeUnknown, TopicMismatch
 from streams.broker import Broker, Outgoing, Producer
 
 FLUSH_S = 10.0
 """How long a closing writer waits for what it has sent."""
 PAUSE_S = 0.1
 """Between two producers: a broker that is away refuses at once."""
+
+
+FAILURES = (OutcomeUnknown, BrokerUnavailable, TopicMismatch)
+"""What another producer may mend. A topic counts: a client that reaches no broker does not know any."""
 
 
 class Receipt:
@@ -87,7 +91,7 @@ class Writer:
             receipt = Receipt(message)
             try:
                 receipt.answer = await self._producer.send(message)
-            except OutcomeUnknown:
+            except FAILURES:
                 self._producer = None  # nothing may overtake this message: the next producer sends it first
             self._pending.append(receipt)
             self._bytes += receipt.size_bytes
@@ -113,7 +117,7 @@ class Writer:
                 async with self._broker.producer(linger_ms=self._options.linger_ms, compress=self._options.compress) as producer:
                     await self._resend(producer)
                     await self._acknowledge()
-            except (OutcomeUnknown, BrokerUnavailable) as error:
+            except FAILURES as error:
                 self._producer = None
                 self._give_up_when_patience_ends(error)
                 await anyio.sleep(PAUSE_S)

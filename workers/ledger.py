@@ -25,6 +25,9 @@ from schemas.session import Cancel, Claim, Close, Open, Request
 from schemas.span import Span
 from schemas.trajectory import NodeEnd
 
+SUSPECT_DEATHS = 2
+"""From so many deaths without progress on, a request runs alone (Poison)."""
+
 
 class End(NamedTuple):
     """Which record ended a request, and how."""
@@ -227,9 +230,15 @@ class Ledger:
             self.floor = None
             return Claimed(claim, self._reset(offset))
         if claim.cause == "dead":
-            for _, request in self.unfinished():
-                request.deaths += 1
+            self._blame()
         return Claimed(claim, [])
+
+    def _blame(self) -> None:
+        """An owner died. While there are suspects the oldest ran alone, so nobody else can have killed it."""
+        running = [request for _, request in self.unfinished()]
+        suspects = [request for request in running if request.deaths >= SUSPECT_DEATHS]
+        for request in suspects[:1] or running:
+            request.deaths += 1
 
     def _reset(self, offset: int) -> list[SessionState]:
         ended = [session for session in self.sessions.values() if session.is_open]

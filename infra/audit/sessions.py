@@ -60,6 +60,8 @@ class RequestRead:
     spans: list[SpanRead] = field(default_factory=list)
     end: str | None = None
     end_epoch: int | None = None
+    is_rooted: bool = True
+    """Its prompt is known: its base holds what it builds upon, and is rooted itself."""
     sent: dict[int, int] = field(default_factory=dict)
     """By epoch: the start of the first span that was written under it, counted or not."""
 
@@ -210,6 +212,7 @@ class PartitionRead:
         if self._seen(session, entry):
             return
         base = session.requests.get(entry["base"]) if entry["base"] is not None else None
+        base = base if base is None or base.is_rooted else None
         known = base is not None or entry["base"] is None
         self.findings.need(known, "R2", entry, "base %s is no request of session %d", entry["base"], session.entry.offset)
         fits = base is None or entry["base_length"] <= base.whole_length
@@ -217,7 +220,8 @@ class PartitionRead:
             fits, "R2", entry, "base_length %d of request %s, which has %d tokens", entry["base_length"], entry["base"],
             base.whole_length if base else 0,
         )
-        request = RequestRead(entry, entry["base_length"], end=None if known and fits else "failed")
+        is_rooted = known and fits
+        request = RequestRead(entry, entry["base_length"], end=None if is_rooted else "failed", is_rooted=is_rooted)
         session.requests[entry.offset] = self.requests[entry.offset] = request
         session.last = entry.offset
 

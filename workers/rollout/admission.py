@@ -1,7 +1,8 @@
 """Which requests the engine may work on now, and which it must not touch again (Poison). Pure.
 
 A request on which two owners in a row died without progress is suspect: it runs alone, so that a third death says which request kills.
-After three it is refused, and the owner ends it as `failed`. Invariant: while a suspect runs, nothing else does.
+After three it is refused, and the owner ends it as `failed`. Invariants: while a suspect runs, nothing else does; suspects of a partition
+run in the order of the fold, which blames the oldest.
 """
 
 from __future__ import annotations
@@ -9,10 +10,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from workers.ledger import RequestState, SessionState
+from workers.ledger import SUSPECT_DEATHS, RequestState, SessionState
 from workers.rollout.engines.base import JobId
 
-SUSPECT_DEATHS = 2
 FATAL_DEATHS = 3
 
 

@@ -132,7 +132,9 @@ class Owner:
 
     async def _act(self, holding: Holding, change: Change) -> None:
         match change:
-            case Claimed(claim):
+            case Claimed(claim, ended):
+                for session in ended:  # by a reset: they have no Close, and hold the Position no longer
+                    await self._end_session(holding, session)
                 await self._claimed(holding, claim)
             case Requested(session, request) if request.end is None and holding.is_live:
                 self._offer(holding, session, request)
@@ -141,9 +143,12 @@ class Owner:
             case RequestEnded(_, request):
                 await self._stop(JobId(holding.partition, request.offset, holding.epoch))
             case SessionEnded(session):
-                for number in session.requests:
-                    await self._stop(JobId(holding.partition, number, holding.epoch))
-                holding.ledger.forget(session)
+                await self._end_session(holding, session)
+
+    async def _end_session(self, holding: Holding, session: SessionState) -> None:
+        for number in session.requests:
+            await self._stop(JobId(holding.partition, number, holding.epoch))
+        holding.ledger.forget(session)
 
     async def _claimed(self, holding: Holding, claim: Claim) -> None:
         if claim.epoch > holding.epoch:

@@ -16,6 +16,7 @@ import structlog
 from anyio.abc import TaskStatus
 
 from schemas.errors import EngineError, NoProgress
+from schemas.identity import Position
 from schemas.node import NodeStatus, State
 from schemas.topics import GRANTS, NODES, SESSIONS, TRAINING
 from schemas.training import WeightVersion
@@ -130,13 +131,17 @@ class Worker:
                 self._grants_changed = True
 
     async def follow_weights(self) -> None:
-        """Load the newest version, whenever there is one. Announcing is not acting: the engine takes it at its own barrier (R8)."""
+        """Load the newest version, whenever there is one. Announcing is not acting: the engine takes it at its own barrier (R8).
+
+        The first is the newest at the end of the log: a worker that starts must not serve what was replaced long ago.
+        """
         async with self.log.follow_all(TRAINING) as training:
+            entries = await training.read_to_end([0])
             while True:
-                entries = await training.read(timeout_s=1.0)
                 versions = [entry.record for entry in entries if isinstance(entry.record, WeightVersion)]
                 if versions and versions[-1].version > self.engine.version:
                     await self._load(versions[-1])
+                entries = await training.read(timeout_s=1.0)
 
     async def report(self) -> None:
         """Say once a period that this node lives, as long as its engine makes progress.
@@ -151,10 +156,13 @@ class Worker:
             await anyio.sleep(self.settings.report_s)
 
     async def commit(self) -> None:
-        """Keep Positions, where they moved."""
-        kept: dict[int, object] = {}
+        """Keep Positions where they moved, and all of them now and then: Kafka lets old commits expire (R5)."""
+        kept: dict[int, Position] = {}
+        renew_at = anyio.current_time() + self.settings.recommit_s
         while True:
             await anyio.sleep(self.settings.commit_s)
+            if anyio.current_time() >= renew_at:
+                kept, renew_at = {}, anyio.current_time() + self.settings.recommit_s
             moved = {partition: position for partition, position in self.owner.positions().items() if kept.get(partition) != position}
             if moved:
                 await commit_positions(self.log, moved)
@@ -190,9 +198,10 @@ class Worker:
 
     def _is_stalled(self) -> bool:
         now, load = anyio.current_time(), self.engine.load_now()
-        if load.tokens != self._tokens or not load.running:
+        has_work = load.running or (load.waiting and self.engine.version >= 0)  # before the first load everything waits
+        if load.tokens != self._tokens or not has_work:
             self._tokens, self._progress_at = load.tokens, now
         stalled_s = now - self._progress_at
         if stalled_s > self.watch.limit_s:
-            raise NoProgress(f"the engine has {load.running} requests and sampled nothing for {stalled_s:.0f} s")
+            raise NoProgress(f"the engine has {load.running + load.waiting} requests and sampled nothing for {stalled_s:.0f} s")
         return stalled_s > self.settings.stall_s

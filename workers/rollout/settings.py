@@ -22,6 +22,7 @@ class RolloutSettings(BaseModel):
     flush_s: float = Field(0.5, gt=0, description="Longest time that sampled tokens wait for their span.")
     report_s: float = Field(1.0, gt=0, description="Period of NodeStatus.")
     commit_s: float = Field(2.0, gt=0, description="Period of Position commits.")
+    recommit_s: float = Field(24 * 3600, gt=0, description="Positions that did not move are committed again: old commits expire.")
     stall_s: float = Field(10.0, gt=0, description="An engine with work and no new token for so long is not reported as alive any more.")
     paced_tokens_per_s: float = Field(100.0, gt=0, description="Rate of the paced engine, per request.")
     paced_first_token_s: float = Field(0.0, ge=0, description="Delay of the paced engine's first token.")

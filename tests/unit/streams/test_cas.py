@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
+from typing import Any
 
 import anyio
 import pytest
@@ -14,6 +15,7 @@ from schemas.grant import Grant
 from schemas.task import Task
 from schemas.topics import GRANTS, TASKS
 from streams import cas
+from streams.broker import Message, Place
 from streams.cas import CasLog, open_cas
 from streams.codec import Entry
 from streams.log import Log
@@ -98,6 +100,28 @@ async def test_r10_a_broker_that_never_answers_ends_the_write(monkeypatch: pytes
         broker.commit_faults.extend(["write lost"] * 2)
         with pytest.raises(BrokerUnavailable):
             await writer.write([(0, grant(1))])
+
+
+async def test_what_a_failed_check_had_read_is_judged_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cas, "PAUSE_S", 0.0)
+    async with memory() as (_, log), open_cas(log, GRANTS) as zombie:
+        async with open_cas(log, GRANTS) as successor:
+            await successor.write([(0, grant(2))])
+        reader = zombie._reader.reader
+        read, end, beyond = reader.read, reader.end, iter([1])
+
+        async def read_or_fail(**how: Any) -> list[Message]:
+            if messages := await read(timeout_s=0.0, limit=1000):
+                return messages
+            raise BrokerUnavailable("gone before the end")
+
+        async def end_not_yet_reached(place: Place) -> int:
+            return await end(place) + next(beyond, 0)
+
+        monkeypatch.setattr(reader, "read", read_or_fail)
+        monkeypatch.setattr(reader, "end", end_not_yet_reached)
+        with pytest.raises(Superseded):
+            await zombie.write([(0, grant(3))])
 
 
 async def compete(log: Log, name: int, lost: list[int]) -> None:

@@ -146,6 +146,14 @@ def test_poison_counts_deaths_without_progress() -> None:
     assert poison.deaths == 0
 
 
+def test_poison_while_there_are_suspects_only_the_one_that_ran_alone_is_blamed() -> None:
+    ledger = fold(open_(), request(0, b"poison"), request(0, b"innocent"), request(0, b"bystander"))
+    fold(claim(1, cause="dead"), claim(2, cause="dead"), claim(3, cause="dead"), ledger=ledger)
+    assert [each.deaths for _, each in ledger.unfinished()] == [3, 2, 2]
+    fold(Cancel(session=0, request=1), claim(4, cause="dead"), ledger=ledger)
+    assert [each.deaths for _, each in ledger.unfinished()] == [3, 2]
+
+
 def test_r5_position_is_the_oldest_remembered_session_with_the_epoch_there() -> None:
     ledger = Ledger()
     assert ledger.position() == (0, -1)

@@ -175,6 +175,34 @@ async def test_a_worker_without_weights_says_loading_and_one_with_them_serving()
         assert made.statuses[0].state == "loading"
 
 
+async def test_r8_a_worker_that_starts_late_serves_the_newest_version_only() -> None:
+    async with world() as made:
+        for first in range(1, 1201, 200):  # more than one read
+            versions = [WeightVersion(version=first + more, files=[], weights_sha256="", tokenizer_sha256="", template_sha256="")
+                        for more in range(200)]  # fmt: skip
+            await made.training.write([(0, version) for version in versions])
+        await made.start("a")
+        await made.status("a", lambda status: status.state == "serving")
+        assert {status.version for status in made.statuses} <= {-1, 1200}
+
+
+async def test_r5_positions_that_do_not_move_are_committed_again() -> None:
+    async with world() as made:
+        await made.start("a", recommit_s=0.1)
+        await made.grant("a")
+        place = made.log.place(SESSIONS, 0)
+
+        async def committed() -> bool:
+            return place in await made.broker.committed("test.rollout", [place])
+
+        with anyio.fail_after(DEADLINE_S):
+            while not await committed():
+                await anyio.sleep(0.01)
+            made.broker._groups["test.rollout"].offsets.clear()  # Kafka let it expire
+            while not await committed():
+                await anyio.sleep(0.01)
+
+
 async def test_r5_a_revoke_writes_what_was_sampled_and_the_next_owner_goes_on_from_there() -> None:
     async with world() as made:
         await made.start("a")
