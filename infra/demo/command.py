@@ -55,7 +55,7 @@ def demo(
     run = _run(performance, time.monotonic() - began_s, prepared_s)
     report = make_report(run, verdict, evaluations, performance.told)
     write_report(plan.run_dir / "report.json", report)
-    print_ending(console, report, evaluations, plan, connection)
+    print_ending(console, report, evaluations, plan, connection, own_kafka=asked.bootstrap is None)
     lines = shortcomings(report, faults=faults)
     for line in lines:
         console.print(f"FALLS SHORT: {line}")

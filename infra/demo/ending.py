@@ -16,8 +16,10 @@ from schemas.settings import Connection
 SAMPLES = 3
 
 
-def print_ending(console: Console, report: dict[str, Any], evaluations: Evaluations, plan: Plan, connection: Connection) -> None:
-    """Print it all."""
+def print_ending(
+    console: Console, report: dict[str, Any], evaluations: Evaluations, plan: Plan, connection: Connection, *, own_kafka: bool
+) -> None:
+    """Print it all. `own_kafka`: the run folder's own broker, which commands find by themselves."""
     console.print(_samples(evaluations, load_chat(plan.model_dir)))
     console.print(
         f"held-out reward {_number(report['heldout_before'])} → {_number(report['heldout_after'])} in {report['steps']} steps, "
@@ -32,9 +34,10 @@ def print_ending(console: Console, report: dict[str, Any], evaluations: Evaluati
     )
     console.print(f"the audit {'found nothing wrong' if report['audit_ok'] else 'FOUND VIOLATIONS: ' + '; '.join(report['violations'])}")
     console.print(f"report: {plan.run_dir / 'report.json'}\n\nKafka and its data stay. Try next:")
-    flags = f"--run-dir {plan.run_dir}" + ("" if connection.namespace == "seamlessflow." else f" --namespace {connection.namespace}")
-    for line in (f"tail training -o -1 -e {flags}", f"tail sessions -o -20 -e {flags}", f"audit verify {flags}", f"down {flags}"):
-        console.print(f"  .venv/bin/seamlessflow {line}", highlight=False)
+    flags = f"--run-dir {plan.run_dir}" + ("" if own_kafka else f" --bootstrap {connection.address()}")
+    flags += "" if connection.namespace == "seamlessflow." else f" --namespace {connection.namespace}"
+    for command in ("status", "tail training -o -2 -e", "tail sessions -o -20 -e", "audit verify", *(["down"] if own_kafka else [])):
+        console.print(f"  .venv/bin/seamlessflow {command} {flags}", highlight=False, soft_wrap=True)
 
 
 def _samples(evaluations: Evaluations, chat: Chat) -> Table:

@@ -12,6 +12,7 @@ from pathlib import Path
 import anyio
 
 from infra.broker.cluster import LocalKafka
+from infra.crew.roll import end_crew, require_vacant
 from infra.demo.cast import Plan
 from schemas.errors import SetupError
 from schemas.settings import Connection
@@ -25,8 +26,10 @@ PARTITIONS = 16
 def prepare(connection: Connection, plan: Plan) -> Connection:
     """Make everything ready for the crew; answers the connection with the broker's address.
 
-    :raises SetupError: Kafka or the model could not be made.
+    :raises SetupError: Kafka or the model could not be made, or another process runs a crew in the run folder.
     """
+    require_vacant(connection.run_dir)
+    end_crew(connection.run_dir)
     kafka = None if connection.bootstrap else LocalKafka(connection.run_dir)
     if kafka is not None:
         kafka.stop()
