@@ -30,7 +30,8 @@ def written() -> str:
 def _table(package: str) -> str:
     files = sorted(path for path in (ROOT / package).rglob("*.py") if path.name != "__init__.py")
     rows = [f"| `{path.relative_to(ROOT).as_posix()}` | {first_line(path)} |" for path in files]
-    return "\n".join([f"### {package}", "", first_line(ROOT / package / "__init__.py"), "", "| file | what it is |", "| --- | --- |", *rows, ""])
+    head = [f"### {package}", "", first_line(ROOT / package / "__init__.py"), "", "| file | what it is |", "| --- | --- |"]
+    return "\n".join([*head, *rows, ""])
 
 
 def main() -> None:
