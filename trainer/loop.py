@@ -33,8 +33,8 @@ class Decider(Protocol):
         """Wait for the next decision: a batch to train from `version`, or drops that no batch followed in time."""
         ...
 
-    def rest(self) -> Drops | None:
-        """Drops that were decided and not handed out."""
+    def rest(self) -> list[Drops]:
+        """All drops that were decided and not handed out, in the order in which they are to be written."""
         ...
 
 
@@ -63,7 +63,7 @@ class Loop:
                 await self._step(decided, waited_s=anyio.current_time() - began)
             else:
                 await self._commit(decided)
-        if rest := self.feed.rest():
+        for rest in self.feed.rest():
             await self._commit(rest)
         logger.info("all steps are in the log", steps=self.standing.step)
 

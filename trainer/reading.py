@@ -60,9 +60,12 @@ class LiveFeed:
             with anyio.move_on_after(TURN_S):
                 await changed.wait()
 
-    def rest(self) -> Drops | None:
-        """Drops that were decided and not handed out."""
-        return self._feed.drops(anyio.current_time(), at_once=True)
+    def rest(self) -> list[Drops]:
+        """All drops that were decided and not handed out, in the order in which they are to be written."""
+        found = []
+        while drops := self._feed.drops(anyio.current_time(), at_once=True):
+            found.append(drops)
+        return found
 
     async def read(self, reader: LogReader, *, bounded: bool) -> None:
         """Hand over what `reader` gives; if `bounded`, only while there is room."""

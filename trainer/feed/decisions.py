@@ -2,7 +2,9 @@
 
 Invariants:
 - sessions taken = trained + dropped + undecided; groups started = ended + running (what is dropped frees its place in flight);
-- a Consumed holds exactly the decisions made before it was asked for.
+- a Consumed holds exactly the decisions that were handed out before it was asked for: sessions whose drop still waits for a record of
+  its own are undecided there, and a restart reads them again;
+- no record holds more than DROPS_PER_RECORD drops.
 
 Decisions live here until they stand in the log. An object made from the last Consumed there reads the others again.
 """
@@ -16,7 +18,10 @@ from schemas.training import Consumed, Dropped, Place, Watermark
 from schemas.trajectory import Trajectory
 from trainer.feed.watermarks import DecidedGroups, PartitionProgress, TaskProgress
 
-__all__ = ["Decisions"]
+__all__ = ["DROPS_PER_RECORD", "Decisions"]
+
+DROPS_PER_RECORD = 2000
+"""About 100 KB of a record: a backlog of sessions that end at once must not make one that no producer takes."""
 
 
 class Decisions:
@@ -63,7 +68,7 @@ class Decisions:
 
     def drop(self, place: Place, reason: str, group: int | None, now: float) -> None:
         """The session will never be trained."""
-        self._progress(place.partition).decide(place.offset)
+        self._progress(place.partition).drop(place.offset)
         self._drops.append(Dropped(place=place, reason=reason, group=group))
         self.dropped += 1
         self._wait(now)
@@ -83,18 +88,27 @@ class Decisions:
         self.groups.add(number)
         self.ended += 1
 
-    def waited_s(self, now: float) -> float | None:
-        """For how long the oldest drop has been waiting to be written; None where there is none."""
-        return None if self._waiting_since is None else now - self._waiting_since
+    def are_drops_due(self, now: float, deadline_s: float, *, at_once: bool) -> bool:
+        """Whether there are dropped sessions or groups, and they fill a record, have waited for `deadline_s`, or must go `at_once`."""
+        if self._waiting_since is None:
+            return False
+        return at_once or len(self._drops) >= DROPS_PER_RECORD or now - self._waiting_since >= deadline_s
 
     def hand_out(self) -> tuple[list[Dropped], list[int]]:
-        """The dropped sessions and groups since the last time, for the record that is being made."""
-        drops, groups = self._drops, self._groups_dropped
-        self._drops, self._groups_dropped, self._waiting_since = [], [], None
+        """Dropped sessions and groups for the record that is being made; drops beyond DROPS_PER_RECORD wait for the next.
+
+        All groups, because the source keeps only a few in flight.
+        """
+        drops, self._drops = self._drops[:DROPS_PER_RECORD], self._drops[DROPS_PER_RECORD:]
+        for drop in drops:
+            self._progress(drop.place.partition).hand_out(drop.place.offset)
+        groups, self._groups_dropped = self._groups_dropped, []
+        if not self._drops:
+            self._waiting_since = None
         return drops, groups
 
     def consumed(self) -> Consumed:
-        """All decisions so far, as a restart needs them."""
+        """All decisions handed out so far, as a restart needs them."""
         marks = [progress.watermark() for _, progress in sorted(self._partitions.items())]
         return Consumed(
             watermarks=[mark for mark in marks if mark != Watermark(partition=mark.partition)],

@@ -127,12 +127,11 @@ class Feed:
         return None
 
     def drops(self, now: float, *, at_once: bool = False) -> Drops | None:
-        """What was dropped, once it has waited long enough for a Step, or `at_once`.
+        """What was dropped, once it fills a record or has waited long enough for a Step, or `at_once`; again while there is more.
 
         Not while a batch is on its way into the log: this Consumed would already hold that batch.
         """
-        waited_s = self._decisions.waited_s(now)
-        if waited_s is None or (waited_s < self.settings.drops_deadline_s and not at_once):
+        if not self._decisions.are_drops_due(now, self.settings.drops_deadline_s, at_once=at_once):
             return None
         drops, groups = self._decisions.hand_out()
         return Drops(drops=drops, groups=groups, consumed=self._consumed())

@@ -1,7 +1,8 @@
 """How far each log is decided: Consumed as a live object (R6).
 
 Invariants, after every call:
-- all trajectories below a watermark are decided, `close` is the greatest Close among them, `decided` are exactly the decided ones above;
+- all trajectories below a watermark are decided, `close` is the greatest Close among them, `decided` are exactly the decided ones above
+  (a dropped one counts from the moment when its drop is handed out);
 - no score below the score watermark is of an undecided trajectory, no Task below the tasks watermark of an undecided group;
 - watermarks only grow, and an object made from a snapshot ends, after reading on from it, in the state of the one that never stopped.
 
@@ -27,6 +28,7 @@ class PartitionProgress:
         self.next_score = mark.score
         self.undecided: set[int] = set()
         self._close = mark.close
+        self._dropped: set[int] = set()  # their drops are not handed out yet
         self._passed = set(mark.decided)
         self._read: deque[tuple[int, int]] = deque()  # (offset, greatest Close below it)
         self._scores: deque[tuple[int, int]] = deque()  # (offset, the trajectory's offset)
@@ -49,10 +51,10 @@ class PartitionProgress:
         if offset < self.next_score:
             return False
         self.next_score = offset + 1
-        if self.is_decided(trajectory):
+        if self._is_passed(trajectory):
             return False
         self._scores.append((offset, trajectory))
-        return True
+        return not self.is_decided(trajectory)
 
     def decide(self, offset: int) -> None:
         """An undecided trajectory is trained, dropped, or none that training ever decides (`eval`).
@@ -61,18 +63,31 @@ class PartitionProgress:
         """
         self.undecided.remove(offset)
 
+    def drop(self, offset: int) -> None:
+        """As `decide`, but the watermark passes it only after `hand_out`."""
+        self.decide(offset)
+        self._dropped.add(offset)
+
+    def hand_out(self, offset: int) -> None:
+        """The drop of this trajectory is in the record that is being made."""
+        self._dropped.remove(offset)
+
     def is_decided(self, offset: int) -> bool:
         """Whether nothing can change for the trajectory at this offset, read or not."""
         return offset in self._passed or (offset < self.next and offset not in self.undecided)
 
+    def _is_passed(self, offset: int) -> bool:
+        """Whether a restart need not read the trajectory at this offset."""
+        return self.is_decided(offset) and offset not in self._dropped
+
     def watermark(self) -> Watermark:
         """The state as a record."""
-        while self._read and self._read[0][0] not in self.undecided:
+        while self._read and self._is_passed(self._read[0][0]):
             self._read.popleft()
-        while self._scores and self.is_decided(self._scores[0][1]):
+        while self._scores and self._is_passed(self._scores[0][1]):
             self._scores.popleft()
         low, close = self._read[0] if self._read else (self.next, self._close)
-        above = sorted([offset for offset, _ in self._read if offset not in self.undecided] + list(self._passed))
+        above = sorted([offset for offset, _ in self._read if self._is_passed(offset)] + list(self._passed))
         score = self._scores[0][0] if self._scores else self.next_score
         return Watermark(partition=self.partition, trajectory=low, close=close, decided=above, score=score)
 

@@ -41,14 +41,14 @@ class ScriptedFeed:
     """Hands out what it was given, and remembers from which versions it was asked."""
 
     decided: deque[Batch | Drops]
-    last: Drops | None = None
+    last: list[Drops] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
 
     async def next(self, version: int) -> Batch | Drops:
         self.versions.append(version)
         return self.decided.popleft()
 
-    def rest(self) -> Drops | None:
+    def rest(self) -> list[Drops]:
         return self.last
 
 
@@ -100,7 +100,7 @@ async def test_a_step_and_its_version_stand_in_one_transaction() -> None:
 
 async def test_drops_are_committed_alone_and_the_last_ones_at_the_end() -> None:
     early, late = Drops(groups=[5], consumed=Consumed(groups_below=1)), Drops(groups=[6], consumed=Consumed(groups_below=2))
-    log, feed = await open_log(), ScriptedFeed(deque([early, batch(0)]), last=late)
+    log, feed = await open_log(), ScriptedFeed(deque([early, batch(0)]), last=[late])
     standing = await run_loop(log, feed, SlowTrainee(Disk()), steps=1)
     assert [type(each).__name__ for each in await training(log)] == ["WeightVersion", "Drops", "Step", "WeightVersion", "Drops"]
     assert standing.consumed == late.consumed

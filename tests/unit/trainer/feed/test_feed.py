@@ -18,6 +18,7 @@ from schemas.task import Task
 from schemas.training import Consumed, Dropped, Drops, Watermark
 from schemas.trajectory import Trajectory
 from tests.unit.trainer.feed.logs import RULE, Event, Logs, random_logs, reading, score, session
+from trainer.feed.decisions import DROPS_PER_RECORD
 from trainer.feed.feed import Feed
 from trainer.feed.plan import Batch
 from trainer.feed.settings import FeedSettings
@@ -137,7 +138,7 @@ def settle(written: Written, wanted: FeedSettings) -> None:
     feed.expire(NEVER)
     while batch := feed.batch(VERSION, 0.0):
         written.add(batch)
-    if drops := feed.drops(0.0, at_once=True):
+    while drops := feed.drops(0.0, at_once=True):
         written.add(drops)
 
 
@@ -145,6 +146,12 @@ def settle(written: Written, wanted: FeedSettings) -> None:
 @given(st.integers(0, 2**32), st.sampled_from(["drop", "train"]), st.sampled_from(["drop", "mask"]))
 def test_every_session_and_group_is_decided_once_through_any_crash(seed: int, incomplete: str, stale: str) -> None:
     draw = Random(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trainer.feed.decisions.DROPS_PER_RECORD", draw.choice([1, 2, DROPS_PER_RECORD]))
+        _decide_through_crashes(draw, incomplete, stale)
+
+
+def _decide_through_crashes(draw: Random, incomplete: str, stale: str) -> None:
     wanted = feed_settings(incomplete=incomplete, stale=stale, staleness_bound=1, drops_deadline_s=2.0)
     written = Written(random_logs(draw))
     for _ in range(draw.randint(1, 4)):
@@ -364,6 +371,41 @@ def test_drops_wait_for_a_step_until_their_deadline() -> None:
     assert feed.drops(3.9) is None
     assert feed.drops(4.0) is not None
     assert feed.drops(9.0) is None
+
+
+def test_a_backlog_of_drops_is_written_in_records_of_bounded_size_over_several_lives() -> None:
+    """A life writes the first full record and dies: the next one decides the others, each once."""
+    many = 2 * DROPS_PER_RECORD + 5
+    logs = Logs()
+    logs.trajectories[0] = [session(number, number, group=3, sampled=2) for number in range(many)]
+    logs.scores[0] = [score(offset, ok=False) for offset in range(many)]
+    written, sizes = Written(logs), []
+    for at_once in (False, False, True):
+        feed = Feed(feed_settings(), written.consumed)
+        for event in reading(Random(0), logs, written.consumed):
+            feed.take(*event[1:], 0.0)
+        drops = feed.drops(0.0, at_once=at_once)
+        assert drops is not None
+        sizes.append(len(drops.drops))
+        written.add(drops)
+    assert sizes == [DROPS_PER_RECORD, DROPS_PER_RECORD, 5]
+    assert sorted(written.dropped) == [(0, offset) for offset in range(many)]
+
+
+def test_a_step_takes_as_many_drops_as_a_record_may() -> None:
+    feed = small_feed()
+    for offset in range(DROPS_PER_RECORD + 1):
+        give(feed, offset, session(offset, offset, group=1, member=0, sampled=0))
+    for member in (0, 1):
+        offset = DROPS_PER_RECORD + 1 + member
+        give(feed, offset, session(offset, offset, group=0, member=member), float(member))
+    batch = feed.batch(VERSION, 0.0)
+    assert batch is not None
+    assert len(batch.drops) == DROPS_PER_RECORD
+    assert batch.consumed.watermarks[0].trajectory == DROPS_PER_RECORD
+    rest = feed.drops(0.0, at_once=True)
+    assert rest is not None
+    assert [drop.place.offset for drop in rest.drops] == [DROPS_PER_RECORD]
 
 
 def test_an_unknown_advantage_is_refused() -> None:
