@@ -88,6 +88,7 @@ def _trainer(plan: Plan) -> dict[str, object]:
         "rules": {"next_letter": 1.0},
         "staleness_bound": TRAINED_STALENESS_BOUND,
         "group_deadline_s": 60,
+        "retry_s": 30,
         "drops_deadline_s": 0.3,
         "seed": plan.seed,
         "layout": {"epochs": 2},

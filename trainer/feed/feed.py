@@ -84,7 +84,8 @@ class Feed:
             self._drop(item, "group decided", now)
             return
         group = self._group(item.key if item.group is None else item.group, now)
-        group.ended.add(item.member)
+        if item.is_attempt:
+            group.ended.add(item.member)
         if item.paths:
             self._hold(item, group, now)
         else:
@@ -159,12 +160,10 @@ class Feed:
     def _settle(self, item: Item, group: Group, now: float) -> None:
         """A session that waits may have its reward now."""
         verdict = self._rewards.verdict(item.key) if item.reward is None else None
-        if verdict is None:
-            return
-        if verdict.reward is None:
+        if verdict is not None and verdict.reward is None:
             del group.waiting[item.key]
             self._drop(item, "failed score", now)
-        else:
+        elif verdict is not None:
             item.reward = verdict.reward
             group.settle(item)
         self._consider(group, now)
@@ -183,8 +182,8 @@ class Feed:
     def _group(self, key: GroupKey, now: float) -> Group:
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = Group(key)
-            self._deadlines.set(group, now + self.settings.group_deadline_s)
+            group = self._groups[key] = Group(key, last_at=now + self.settings.group_deadline_s)
+            self._deadlines.set(group, group.last_at)
             if group.number is not None:
                 self._decisions.start_group()
                 self._running += 1
@@ -195,13 +194,13 @@ class Feed:
         return number in self._decisions.groups or (group is not None and group.closed)
 
     def _consider(self, group: Group, now: float) -> None:
-        """Something changed in a group: it may be complete, or wait for another attempt only."""
+        """Something changed in a group: it may be complete, or wait for another attempt only, or no longer."""
         if group.is_complete:
             self._close(group, now)
         elif group.is_short and group.number is None:
             self._give_up(group, "incomplete", now)
-        elif group.is_short:
-            self._deadlines.set(group, now + self.settings.retry_s)
+        else:
+            self._deadlines.set(group, now + self.settings.retry_s if group.is_short else group.last_at)
 
     def _close(self, group: Group, now: float) -> None:
         """What a group trains is known: other attempts are late, and it is ready if its rewards differ."""

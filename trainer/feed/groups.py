@@ -21,13 +21,14 @@ GroupKey = int | Key
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """`members` is None until a Task was read. `ended` are the members of which any session ended, usable or not.
+    """`members` is None until a Task was read. `ended` are the members of which an attempt ended, usable or not.
 
     `waiting` are sessions without a reward yet, `spare` those whose slot was taken before. A group is `closed` from the moment when it is
-    known what is trained of it. `deadline` is infinite until it is set.
+    known what is trained of it. `last_at` (seconds) is its end whatever comes, `deadline` its end as things stand (infinite: not set).
     """
 
     key: GroupKey
+    last_at: float
     members: int | None = None
     deadline: float = float("inf")
     ended: set[int] = field(default_factory=set)
@@ -85,8 +86,9 @@ class Deadlines:
         self._count = 0
 
     def set(self, group: Group, at: float) -> None:
-        """`group` is due at `at` (seconds), or earlier if that was said before."""
-        if at >= group.deadline:
+        """`group` is due at `at` (seconds), whatever was said before, and at its `last_at` at the latest."""
+        at = min(at, group.last_at)
+        if at == group.deadline:
             return
         group.deadline = at
         self._count += 1
@@ -98,5 +100,6 @@ class Deadlines:
         while self._heap and self._heap[0][0] <= now:
             at, _, group = heapq.heappop(self._heap)
             if not group.closed and at == group.deadline:
+                group.deadline = float("inf")
                 found.append(group)
         return found

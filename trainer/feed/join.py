@@ -25,6 +25,9 @@ Key = tuple[int, int]
 REPORTED = "reported"
 """The rule whose answer is what the agent's runner reported when it closed the session; nobody writes Scores for it."""
 
+IDLE = "idle"
+"""The outcome of a session that nobody closed."""
+
 FAILED = "failed"
 """The outcome of a session whose runner gave up: what it holds says nothing about the model."""
 
@@ -45,6 +48,11 @@ class Item:
     member: int
     flaw: str = ""
     reward: float | None = None
+
+    @property
+    def is_attempt(self) -> bool:
+        """Whether an agent tried. A member's session that stayed empty until it was closed idle may be the double of a resent Open."""
+        return self.group is None or not (self.trajectory.is_empty and self.trajectory.outcome == IDLE)
 
     @property
     def place(self) -> Place:

@@ -34,7 +34,10 @@ class FeedSettings(BaseModel):
     stale: Stale = Field(default="mask", description="Beyond the bound: `mask` the tokens, or `drop` their session.")
     incomplete: Incomplete = Field(default="drop", description="At the deadline of a group with two or more usable sessions, but not all.")
     group_deadline_s: float = Field(default=120.0, gt=0, description="From the first that is heard of a group to its end.")
-    retry_s: float = Field(default=30.0, ge=0, description="How long a group whose sessions all ended waits for another attempt.")
+    retry_s: float = Field(
+        default=300.0, ge=0,
+        description="How long a group whose sessions all ended waits for another attempt to end, within its deadline: about an episode.",
+    )  # fmt: skip
     drops_deadline_s: float = Field(default=10.0, ge=0, description="Drops are committed by themselves when no Step follows for so long.")
     layout: LayoutSettings = Field(default=LayoutSettings(), description="Micro-batches, mini-batches and epochs.")
     seed: int = Field(default=0, description="Seed of the plans; each version adds its number.")

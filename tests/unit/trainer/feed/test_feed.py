@@ -296,6 +296,44 @@ def test_a_group_whose_sessions_all_ended_waits_only_for_a_retry() -> None:
     assert [drop.reason for drop in batch.drops] == ["empty"]
 
 
+def test_the_empty_double_of_a_resent_open_is_no_attempt() -> None:
+    feed = small_feed(retry_s=2.0)
+    give(feed, 0, msgspec.structs.replace(session(0, 1, group=0, member=1, sampled=0), outcome="idle"))
+    give(feed, 1, session(2, 3, group=0, member=0), 1.0)
+    feed.expire(9.9)
+    give(feed, 2, session(4, 5, group=0, member=1), 0.0, now=9.9)
+    batch = feed.batch(VERSION, 9.9)
+    assert batch is not None
+    assert batch.groups_trained == [0]
+
+
+def test_each_failed_attempt_gives_time_for_another_within_the_deadline_of_the_group() -> None:
+    feed = small_feed(retry_s=4.0)
+    give(feed, 0, session(0, 1, group=0, member=0), 1.0)
+    for offset, now in ((1, 1.0), (2, 4.0), (3, 7.5)):
+        feed.expire(now)
+        give(feed, offset, session(10 * offset, 10 * offset, group=0, member=1, sampled=0), now=now)
+    feed.expire(9.9)
+    waiting = feed.drops(9.9, at_once=True)
+    feed.expire(10.0)
+    ended = feed.drops(10.0, at_once=True)
+    assert waiting is not None
+    assert ended is not None
+    assert (waiting.groups, ended.groups) == ([], [0, 1])
+
+
+def test_a_group_waits_for_the_reward_of_another_attempt_until_its_own_deadline() -> None:
+    feed = small_feed(retry_s=2.0)
+    give(feed, 0, session(0, 1, group=0, member=0), 1.0)
+    give(feed, 1, session(2, 3, group=0, member=1, sampled=0))
+    give(feed, 2, session(4, 5, group=0, member=1), now=1.9)
+    feed.expire(9.9)
+    feed.take_score(0, 1, score(2, 0.0), 9.9)
+    batch = feed.batch(VERSION, 9.9)
+    assert batch is not None
+    assert batch.groups_trained == [0]
+
+
 def test_tokens_beyond_the_bound_become_context_or_cost_the_session() -> None:
     for stale, trained, dropped in (("mask", 2, 1), ("drop", 2, 1)):
         feed = small_feed(stale=stale, staleness_bound=1)
