@@ -1,17 +1,19 @@
 """The feed at work: three log readers hand it what they read, the loop waits for what it decides.
 
 Invariants: reading begins where the last Consumed says; while a batch waits, memory held for undecided trajectories is bounded in bytes
-(without a waiting batch reading goes on, because only reading or a deadline can end a group).
+(without a waiting batch reading goes on, because only reading or a deadline can end a group). Deadlines count only time in which reading
+was free: a group whose records stand in the log does not end because they could not be read.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 
 import anyio
 import structlog
+from anyio import current_time
 
 from schemas.topics import SCORES, TASKS, TRAJECTORIES, Topic
 from schemas.training import Consumed, Drops
@@ -20,7 +22,7 @@ from trainer.feed.feed import Feed
 from trainer.feed.plan import Batch
 from trainer.feed.settings import FeedSettings
 
-__all__ = ["LiveFeed", "open_feed"]
+__all__ = ["FreeClock", "LiveFeed", "open_feed"]
 
 READ_S = 5.0
 READ_LIMIT = 250
@@ -33,12 +35,39 @@ REPORT_S = 30.0
 logger = structlog.get_logger()
 
 
+class FreeClock:
+    """Seconds in which no reader was held up."""
+
+    def __init__(self) -> None:
+        self._held = 0
+        self._held_since = 0.0
+        self._held_s = 0.0
+
+    def now(self) -> float:
+        """A steady clock that stands still within `held`."""
+        return (self._held_since if self._held else current_time()) - self._held_s
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """A reader is held up for the length of this context; several may be at the same time."""
+        if not self._held:
+            self._held_since = current_time()
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+            if not self._held:
+                self._held_s += current_time() - self._held_since
+
+
 class LiveFeed:
     """Made by `open_feed`. One task may wait in `next`."""
 
     def __init__(self, feed: Feed, held_bytes: int) -> None:
         self._feed = feed
         self._held_bytes = held_bytes
+        self._clock = FreeClock()
         self._changed = anyio.Event()
 
     async def next(self, version: int) -> Batch | Drops:
@@ -46,16 +75,16 @@ class LiveFeed:
 
         :raises LogError: a trajectory holds tokens of a version above `version`.
         """
-        report_at = anyio.current_time() + REPORT_S
+        report_at = current_time() + REPORT_S
         while True:
-            changed, now = self._changed, anyio.current_time()
+            changed, now = self._changed, self._clock.now()
             self._feed.expire(now)
             decided = self._feed.batch(version, now) or self._feed.drops(now)
             if decided is not None:
                 self._wake()
                 return decided
-            if now >= report_at:
-                report_at = now + REPORT_S
+            if current_time() >= report_at:
+                report_at = current_time() + REPORT_S
                 logger.info("waiting for a batch", **self._feed.state())
             with anyio.move_on_after(TURN_S):
                 await changed.wait()
@@ -63,7 +92,7 @@ class LiveFeed:
     def rest(self) -> list[Drops]:
         """All drops that were decided and not handed out, in the order in which they are to be written."""
         found = []
-        while drops := self._feed.drops(anyio.current_time(), at_once=True):
+        while drops := self._feed.drops(self._clock.now(), at_once=True):
             found.append(drops)
         return found
 
@@ -72,14 +101,21 @@ class LiveFeed:
         while True:
             if bounded:
                 await self._room()
-            entries, now = await reader.read(timeout_s=READ_S, limit=READ_LIMIT), anyio.current_time()
+            entries, now = await reader.read(timeout_s=READ_S, limit=READ_LIMIT), self._clock.now()
             for entry in entries:
                 self._feed.take(entry.partition, entry.offset, entry.record, now)
             self._wake()
 
     async def _room(self) -> None:
-        while self._feed.has_batch and self._feed.held_bytes > self._held_bytes:
-            await self._changed.wait()
+        if self._has_room():
+            return
+        with self._clock.held():
+            while not self._has_room():
+                with anyio.move_on_after(TURN_S):  # a batch that turns out too old makes room without a word
+                    await self._changed.wait()
+
+    def _has_room(self) -> bool:
+        return not self._feed.has_batch or self._feed.held_bytes <= self._held_bytes
 
     def _wake(self) -> None:
         self._changed.set()

@@ -6,7 +6,8 @@ import anyio
 import pytest
 
 from schemas.errors import CorruptRecord, LogError, RetentionPassed
-from schemas.topics import SCORES, TRAJECTORIES
+from schemas.task import Task
+from schemas.topics import SCORES, TASKS, TRAJECTORIES
 from schemas.training import Consumed, Place, Watermark
 from schemas.trajectory import Trajectory
 from streams.broker import Outgoing
@@ -50,6 +51,24 @@ async def test_while_a_batch_waits_reading_stops_at_the_bound() -> None:
         assert feed._feed.state()["sessions_held"] <= 41 * MEMBERS
         batches = [first] + [await next_batch(feed) for _ in range(81)]
     assert sorted(group for batch in batches for group in batch.groups_trained) == list(range(82))
+
+
+async def test_no_group_ends_because_a_slow_trainer_held_up_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second session of each group is read only after the first ones of all: steps take longer than a group's deadline meanwhile."""
+    time_s = 0.0
+    monkeypatch.setattr("trainer.reading.current_time", lambda: time_s)
+    monkeypatch.setattr("trainer.reading.READ_LIMIT", 1)
+    log, groups, settings = await open_log(), 6, FEED.model_copy(update={"rules": {"reported": 1.0}, "group_deadline_s": 60.0})
+    for number in range(2 * groups):
+        member, group = divmod(number, groups)
+        append(log, TASKS, 0, Task(number=2 * group + member, group=group, member=member, members=2))
+        nodes = [node([1], [2])]
+        append(log, TRAJECTORIES, 0, Trajectory(session=number, close=number, group=group, member=member, reward=member, nodes=nodes))
+    async with open_feed(log, settings, 1, Consumed()) as feed:
+        for group in range(groups):
+            assert (await next_batch(feed)).groups_trained == [group]
+            await anyio.wait_all_tasks_blocked()
+            time_s += 1000.0
 
 
 async def test_reading_begins_where_the_last_record_says() -> None:
