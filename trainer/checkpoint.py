@@ -7,7 +7,8 @@ A checkpoint is a folder `step-<step>-<first 16 digits of the weights digest>` o
   never came is never loaded;
 - `load` checks both digests, so that a damaged file is an error and never a wrong weight.
 
-One trainer writes to a folder at a time (cas sees to it).
+Two trainers may write to a folder for a while: a second one recovers before cas tells which of them goes on. They leave each other's work
+alone: what is being written has a name of its own, and is removed only after nothing was written to it for ABANDONED_S.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,10 +31,13 @@ from models.weights import weights_sha256
 from schemas.errors import UsageError
 from trainer.learner import Learner
 
-__all__ = ["Checkpoint", "State", "load", "newest", "prune", "save"]
+__all__ = ["ABANDONED_S", "Checkpoint", "State", "load", "newest", "prune", "save"]
 
 _WEIGHTS, _OPTIMIZER, _STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
 _TEMPORARY = ".unfinished-"
+
+ABANDONED_S = 3600.0
+"""Far longer than one file of a checkpoint takes to be written: who began it is dead."""
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -76,7 +82,7 @@ def save(folder: Path, learner: Learner, *, step: int, version: int, numerics: M
         (temporary / _STATE).write_bytes(msgspec.json.format(msgspec.json.encode(state)))
         for written in (temporary / _WEIGHTS, temporary / _OPTIMIZER, temporary / _STATE, temporary):
             _flush(written)
-        temporary.rename(path)
+        _give_name(temporary, path)
         _flush(folder)
     return Checkpoint(path, state)
 
@@ -105,7 +111,7 @@ def load(checkpoint: Checkpoint, learner: Learner) -> None:
 
 
 def prune(folder: Path, committed: Mapping[int, str], *, keep: int) -> list[Path]:
-    """Remove all but the `keep` newest committed checkpoints, and what was never finished; returns what was removed.
+    """Remove all but the `keep` newest committed checkpoints, and what was abandoned unfinished; returns the checkpoints removed.
 
     A checkpoint beyond the newest committed step stays: its Step may be about to be committed.
     """
@@ -115,10 +121,28 @@ def prune(folder: Path, committed: Mapping[int, str], *, keep: int) -> list[Path
     old = [each.path for each in _all(folder) if each.state.step <= highest and each.path not in kept]
     for path in old:
         # Renamed first: a removal that is cut short must not leave a folder that looks whole.
-        path.rename(folder / f"{_TEMPORARY}{path.name}")
+        with suppress(FileNotFoundError):  # another trainer removed it
+            shutil.rmtree(path.rename(tempfile.mkdtemp(prefix=_TEMPORARY, dir=folder)))
     for path in folder.glob(f"{_TEMPORARY}*"):
-        shutil.rmtree(path)
+        with suppress(FileNotFoundError):  # it was finished or removed meanwhile
+            if _is_abandoned(path):
+                shutil.rmtree(path)
     return old
+
+
+def _give_name(temporary: Path, path: Path) -> None:
+    """Rename a whole checkpoint, unless another trainer did so with the same state before."""
+    try:
+        temporary.rename(path)
+    except OSError:
+        if not path.exists():
+            raise
+        shutil.rmtree(temporary)
+
+
+def _is_abandoned(unfinished: Path) -> bool:
+    written_s = max(path.stat().st_mtime for path in (unfinished, *unfinished.iterdir()))
+    return time.time() - written_s > ABANDONED_S
 
 
 def _all(folder: Path) -> list[Checkpoint]:

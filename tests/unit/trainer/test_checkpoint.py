@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 
 from schemas.errors import UsageError
 from tests.unit.trainer import small
@@ -62,11 +65,38 @@ def test_scalars_are_json(tmp_path: Path) -> None:
 
 def test_pruning_keeps_the_newest_committed_and_what_may_be_committed_yet(tmp_path: Path) -> None:
     committed = saved(tmp_path, 4)
-    (tmp_path / ".unfinished-cut-short").mkdir()
+    abandoned = tmp_path / ".unfinished-cut-short"
+    abandoned.mkdir()
+    os.utime(abandoned, (0, 0))
     in_log = {0: committed[0], 1: committed[1], 2: "another", 3: committed[3]}
     removed = checkpoint.prune(tmp_path, in_log, keep=1)
     assert [int(path.name.split("-")[1]) for path in removed] == [0, 1, 2]
     assert sorted(int(path.name.split("-")[1]) for path in tmp_path.iterdir()) == [3, 4]
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Another trainer does `act` after the first file of the next checkpoint."""
+    write, todo = checkpoint._write, [act]
+
+    def write_and_act(path: Path, tensors: Mapping[str, Tensor]) -> None:
+        write(path, tensors)
+        if todo:
+            todo.pop()()
+
+    monkeypatch.setattr(checkpoint, "_write", write_and_act)
+
+
+def test_another_trainer_that_prunes_leaves_what_is_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    meanwhile(monkeypatch, lambda: checkpoint.prune(tmp_path, {0: "another"}, keep=1))
+    committed = saved(tmp_path, 0)
+    assert step_of(checkpoint.newest(tmp_path, committed)) == 0
+
+
+def test_two_trainers_save_the_same_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    meanwhile(monkeypatch, lambda: saved(tmp_path, 0))
+    committed = saved(tmp_path, 0)
+    assert step_of(checkpoint.newest(tmp_path, committed)) == 0
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.safetensors"])
