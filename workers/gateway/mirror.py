@@ -213,6 +213,10 @@ class Mirror:
             self._catching_up.append((ends, event))
             await event.wait()
 
+    def progress(self) -> int:
+        """A number that changes while records are read."""
+        return sum(ledger.next for ledger in self.ledgers.values())
+
     def claimed(self) -> int:
         """How many partitions an owner ever claimed."""
         return sum(ledger.epoch >= 0 for ledger in self.ledgers.values())

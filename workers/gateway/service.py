@@ -32,6 +32,9 @@ from workers.gateway.server import serve as serve_http
 from workers.gateway.settings import GatewaySettings
 from workers.positions import Start, find_starts
 
+PROGRESS_S = 0.25
+"""Between two looks whether a gateway that starts reads on."""
+
 logger = structlog.get_logger()
 
 
@@ -81,7 +84,7 @@ async def _run(
     async with leavers, to_cancel, log.writer() as writer, log.follow(SESSIONS, positions) as reader, anyio.create_task_group() as tasks:
         tasks.start_soon(mirror.run, reader)
         tasks.start_soon(_write_cancels, to_cancel, writer)
-        tasks.start_soon(_catch_up, log, mirror, watch, task_status)
+        tasks.start_soon(partial(catch_up, log, mirror, watch, task_status=task_status))
         app = App(Calls(settings, log, mirror, writer, chat)).starlette()
         await serve_http(app, listener, stop, settings.drain_s, mirror.dismiss)
         await _cancel_the_rest(to_cancel, writer)
@@ -99,12 +102,23 @@ async def _starts(log: Log) -> dict[int, Start]:
     return starts
 
 
-async def _catch_up(log: Log, mirror: Mirror, watch: Watch, task_status: TaskStatus[None]) -> None:
-    with watch.waiting_for("the end of sessions"):
+async def catch_up(log: Log, mirror: Mirror, watch: Watch, *, task_status: TaskStatus[None]) -> None:
+    """Wait until all that the log holds now was read. Each record that is read begins the watch's wait anew."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_watch_reading, mirror, watch)
         await mirror.read_to_end(log)
+        tasks.cancel_scope.cancel()
     mirror.caught_up = True
     logger.info("caught up", partitions=len(mirror.ledgers), claimed=mirror.claimed())
     task_status.started()
+
+
+async def _watch_reading(mirror: Mirror, watch: Watch) -> None:
+    while True:
+        with watch.waiting_for("the end of sessions"):
+            before = mirror.progress()
+            while mirror.progress() == before:  # noqa: ASYNC110 - an event for each batch would be paid for ever, for a wait at the start
+                await anyio.sleep(PROGRESS_S)
 
 
 async def _write_cancels(leavers: MemoryObjectReceiveStream[Leaver], writer: RecordWriter) -> None:

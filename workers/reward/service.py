@@ -1,8 +1,8 @@
 """The reward service: a member of the group `reward` on `trajectories` that writes one Score for each, in the same partition of `scores`.
 
 Invariants:
-- every trajectory gets a Score: a rule that raises, or is slow and has no verdict after `verdict_s`, makes a failed one with the reason, and
-  the service goes on;
+- every trajectory gets a Score: a rule that raises, or is slow and has no verdict after `verdict_s`, makes a failed one with the reason,
+  and the service goes on;
 - the committed offset never passes a trajectory whose Score is not acknowledged; a second Score after a restart is ignored by readers;
 - no more than `concurrency` slow verdicts are sought at once; fast ones cost no task.
 """

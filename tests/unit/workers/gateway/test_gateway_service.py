@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from openai import APIStatusError, AsyncOpenAI
 
 from schemas.arrays import unpack_i4
 from schemas.errors import SetupError
-from schemas.identity import Position, SessionId
+from schemas.identity import START, Position, SessionId
 from schemas.session import Cancel, Claim, Close, Open, Request
 from schemas.span import Span
 from schemas.topics import SESSIONS
@@ -23,7 +24,9 @@ from streams.memory import MemoryBroker
 from streams.service import Watch
 from tests.unit.workers.gateway.scripted_owner import CHAT, END, always, gateway, owned, say, settings_for, spans
 from tests.unit.workers.running import append, entries, memory_log, records, until
-from workers.gateway.service import role
+from workers.gateway.mirror import Mirror
+from workers.gateway.service import catch_up, role
+from workers.positions import Start
 
 pytestmark = pytest.mark.anyio
 
@@ -424,3 +427,19 @@ async def test_a_silent_stream_is_kept_open_by_comments(tmp_path: Path) -> None:
                 rest = await response.content.read()
     assert b'"content":"late"' in rest
     assert rest.endswith(b"data: [DONE]\n\n")
+
+
+async def test_while_a_gateway_catches_up_its_wait_begins_anew_with_what_it_reads() -> None:
+    log, watch, cause = await memory_log(partitions=1), Watch(), "the end of sessions"
+    mirror = Mirror({0: Start(START, None)}, CHAT, 10, lambda leaver: None)
+    for number in range(4):
+        append(log, SESSIONS, 0, Open(nonce=b"%d" % number, check="abcdef"))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(catch_up, log, mirror, watch, task_status=anyio.TASK_STATUS_IGNORED))
+        await until(lambda: cause in watch.waits, "the wait")
+        for entry in entries(log, SESSIONS, Open)[:3]:
+            since_s = watch.waits[cause]
+            mirror.apply(entry)
+            await until(lambda: watch.waits[cause] > since_s, "a new wait")  # noqa: B023
+        assert not mirror.caught_up
+        tasks.cancel_scope.cancel()
