@@ -33,7 +33,11 @@ class FeedSettings(BaseModel):
     staleness_bound: int = Field(default=4, ge=0, description="Greatest (version of the step − lowest version of a trained token).")
     stale: Stale = Field(default="mask", description="Beyond the bound: `mask` the tokens, or `drop` their session.")
     incomplete: Incomplete = Field(default="drop", description="At the deadline of a group with two or more usable sessions, but not all.")
-    group_deadline_s: float = Field(default=120.0, gt=0, description="From the first that is heard of a group to its end.")
+    group_deadline_s: float = Field(
+        default=1800.0, gt=0,
+        description="From the first that is heard of a group to its end. Longer than the agents' `episode_s` and the assembler's `idle_s` "
+        "together, or groups end before their last sessions can.",
+    )  # fmt: skip
     retry_s: float = Field(
         default=300.0, ge=0,
         description="How long a group whose sessions all ended waits for another attempt to end, within its deadline: about an episode.",

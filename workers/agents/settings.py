@@ -20,6 +20,6 @@ class AgentsSettings(BaseModel):
     attempts: int = Field(3, ge=1, description="Tries per task; each is a session of its own.")
     retry_s: float = Field(0.5, gt=0, description="Pause before another try.")
     patience_s: float = Field(60.0, ge=0, description="How long a gateway that is away is asked again for a session, or to close one.")
-    episode_s: float = Field(900.0, gt=0, description="Longest time of one try.")
+    episode_s: float = Field(900.0, gt=0, description="Longest time of one try; the trainer's `group_deadline_s` is to be greater.")
     commit_s: float = Field(1.0, gt=0, description="Between two commits of what is done.")
     report_file: Path | None = Field(None, description="JSON file with counts of episodes and of errors that agents saw.")
