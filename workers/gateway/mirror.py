@@ -104,7 +104,8 @@ class Mirror:
         self.ledgers: dict[int, Ledger] = {partition: start.ledger() for partition, start in starts.items()}
         self.caught_up = False
         self.is_dismissed = False
-        self._starts = starts
+        self._starts = dict(starts)
+        self._fresh: dict[int, Start] = {}
         self._chat = chat
         self._on_leaver = on_leaver
         self._ended_limit = ended_limit
@@ -118,8 +119,17 @@ class Mirror:
         while True:
             for entry in await reader.read(timeout_s=READ_S):
                 self.apply(entry)
+            self._begin_anew(reader)
             if self._catching_up:
                 self._wake_caught_up({partition: reader.position(partition) for partition in self.ledgers})
+
+    def lost(self) -> list[int]:
+        """The partitions of which nothing counts: retention passed every Position, and no reset was read yet."""
+        return [partition for partition, ledger in self.ledgers.items() if ledger.floor is not None]
+
+    def restart(self, partition: int, start: Start) -> None:
+        """Read a partition of which nothing counts anew from here, after the read that is under way."""
+        self._fresh[partition] = start
 
     def apply(self, entry: Entry[Record]) -> None:
         """Take in one record."""
@@ -220,6 +230,14 @@ class Mirror:
     def claimed(self) -> int:
         """How many partitions an owner ever claimed."""
         return sum(ledger.epoch >= 0 for ledger in self.ledgers.values())
+
+    def _begin_anew(self, reader: LogReader) -> None:
+        for partition in self._fresh.keys() & set(self.lost()):
+            start = self._starts[partition] = self._fresh[partition]
+            self.ledgers[partition] = start.ledger()
+            reader.remove(partition)
+            reader.add(partition, start.position.offset)
+        self._fresh.clear()
 
     def _progressed(self, session: SessionState, request: RequestState) -> None:
         served = self._served.get(session)

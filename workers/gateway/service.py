@@ -17,6 +17,7 @@ from anyio.abc import TaskStatus
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from models.chat import load_chat
+from schemas.errors import BrokerUnavailable
 from schemas.grant import Grant
 from schemas.session import Cancel
 from schemas.topics import GRANTS, SESSIONS
@@ -34,6 +35,9 @@ from workers.positions import Start, find_starts
 
 PROGRESS_S = 0.25
 """Between two looks whether a gateway that starts reads on."""
+
+LOOK_S = 5.0
+"""Between two looks for a Position where retention passed all of them."""
 
 logger = structlog.get_logger()
 
@@ -83,7 +87,8 @@ async def _run(
     positions = {partition: start.position.offset for partition, start in starts.items()}
     async with leavers, to_cancel, log.writer() as writer, log.follow(SESSIONS, positions) as reader, anyio.create_task_group() as tasks:
         tasks.start_soon(mirror.run, reader)
-        tasks.start_soon(_write_cancels, to_cancel, writer)
+        tasks.start_soon(_look_for_positions, log, mirror)
+        tasks.start_soon(write_cancels, to_cancel, writer)
         tasks.start_soon(partial(catch_up, log, mirror, watch, task_status=task_status))
         app = App(Calls(settings, log, mirror, writer, chat)).starlette()
         await serve_http(app, listener, stop, settings.drain_s, mirror.dismiss)
@@ -100,6 +105,20 @@ async def _starts(log: Log) -> dict[int, Start]:
     if lost:
         logger.error("retention passed every position: sessions of these partitions are lost", partitions=lost)
     return starts
+
+
+async def _look_for_positions(log: Log, mirror: Mirror) -> None:
+    """A living owner commits its Position again by and by, and never writes a reset: where there was none, one may stand later."""
+    while lost := mirror.lost():
+        await anyio.sleep(LOOK_S)
+        try:
+            found = await find_starts(log, lost, {})
+        except BrokerUnavailable as error:
+            logger.warning("positions could not be read: asked again", error=str(error))
+            continue
+        for partition, start in found.items():
+            if start.floor is None:
+                mirror.restart(partition, start)
 
 
 async def catch_up(log: Log, mirror: Mirror, watch: Watch, *, task_status: TaskStatus[None]) -> None:
@@ -121,9 +140,11 @@ async def _watch_reading(mirror: Mirror, watch: Watch) -> None:
                 await anyio.sleep(PROGRESS_S)
 
 
-async def _write_cancels(leavers: MemoryObjectReceiveStream[Leaver], writer: RecordWriter) -> None:
+async def write_cancels(leavers: MemoryObjectReceiveStream[Leaver], writer: RecordWriter) -> None:
+    """Write a Cancel for each of them, also for one that is handed over at the moment of the cancellation."""
     async for leaver in leavers:
-        await _write_cancel(leaver, writer)
+        with anyio.CancelScope(shield=True):  # it is in no queue any more: cancelled here, it would be lost
+            await _write_cancel(leaver, writer)
 
 
 async def _cancel_the_rest(leavers: MemoryObjectReceiveStream[Leaver], writer: RecordWriter) -> None:

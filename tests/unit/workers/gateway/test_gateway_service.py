@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import anyio
+import anyio.lowlevel
 import pytest
 from openai import APIStatusError, AsyncOpenAI
 
@@ -24,8 +26,9 @@ from streams.memory import MemoryBroker
 from streams.service import Watch
 from tests.unit.workers.gateway.scripted_owner import CHAT, END, always, gateway, owned, say, settings_for, spans
 from tests.unit.workers.running import append, entries, memory_log, records, until
-from workers.gateway.mirror import Mirror
-from workers.gateway.service import catch_up, role
+from workers.gateway import service
+from workers.gateway.mirror import Leaver, Mirror
+from workers.gateway.service import catch_up, role, write_cancels
 from workers.positions import Start
 
 pytestmark = pytest.mark.anyio
@@ -443,3 +446,42 @@ async def test_while_a_gateway_catches_up_its_wait_begins_anew_with_what_it_read
             await until(lambda: watch.waits[cause] > since_s, "a new wait")  # noqa: B023
         assert not mirror.caught_up
         tasks.cancel_scope.cancel()
+
+
+async def test_where_retention_passed_every_position_one_that_comes_later_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "LOOK_S", 0.01)
+    log = await memory_log(partitions=1)
+    for session in (0, 1, 2):
+        append(log, SESSIONS, 0, Open(nonce=b"%d" % session, check="abcdef"))
+    assert isinstance(log.broker, MemoryBroker)
+    log.broker.truncate(log.place(SESSIONS, 0), 1)
+
+    async def status(http: aiohttp.ClientSession, base: str, session: int) -> int:
+        async with http.get(f"{base}/v1/sessions/0-{session}-abcdef") as response:
+            return response.status
+
+    async with gateway(log, tmp_path) as base, aiohttp.ClientSession() as http:
+        assert await status(http, base, 2) == 404
+        await log.broker.commit(log.group("rollout"), {log.place(SESSIONS, 0): (2, Position(2, -1).metadata())})
+        with anyio.fail_after(20):
+            while await status(http, base, 2) != 200:
+                await anyio.sleep(0.01)
+        assert append(log, SESSIONS, 0, Open(nonce=b"3", check="abcdef")) == 3
+        with anyio.fail_after(20):
+            while await status(http, base, 3) != 200:
+                await anyio.sleep(0.01)
+
+
+async def test_a_cancel_that_is_handed_over_when_the_gateway_ends_is_written() -> None:
+    log = await memory_log(partitions=1)
+    append(log, SESSIONS, 0, Open(nonce=b"0", check="abcdef"))
+    leavers, to_cancel = anyio.create_memory_object_stream[Leaver](math.inf)
+    async with leavers, to_cancel, log.writer() as writer, anyio.create_task_group() as tasks:
+        tasks.start_soon(write_cancels, to_cancel, writer)
+        await anyio.wait_all_tasks_blocked()
+        async with writer.writer._turn:  # the writer has no room at this moment
+            leavers.send_nowait(Leaver(0, 0, 1, "gateway stops"))
+            assert not leavers.statistics().current_buffer_used
+            tasks.cancel_scope.cancel()
+            await anyio.lowlevel.cancel_shielded_checkpoint()
+    assert [cancel.reason for cancel in records(log, SESSIONS, Cancel)] == ["gateway stops"]
