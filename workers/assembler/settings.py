@@ -13,7 +13,7 @@ class AssemblerSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    idle_s: float = Field(300.0, gt=0, description="A session in which nothing ran or happened for so long is closed, in time for its group.")
+    idle_s: float = Field(300.0, gt=0, description="A session in which nothing happened for so long is closed, before its group ends.")
     max_age_s: float = Field(HALF_A_WEEK_S, gt=0, description="An older session is closed, whatever it does: half of the audit retention.")
     commit_s: float = Field(1.0, gt=0, description="Between two commits of Positions, and two looks for idle sessions.")
     recommit_s: float = Field(DAY_S, gt=0, description="Positions that did not move are committed again: Kafka lets old commits expire.")
