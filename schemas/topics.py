@@ -61,7 +61,7 @@ SCORES = Topic(
 )
 TRAINING = Topic(
     name="training", records=(Run, Step, Drops, WeightVersion), key="type", partitions=1, committed=True, policy="keep",
-    writers=("trainer",), readers=("trainer", "source", "rollout", "gateway", "audit"),
+    writers=("trainer",), readers=("trainer", "source", "rollout", "agents", "gateway", "audit"),
 )
 NODES = Topic(
     name="nodes", records=(NodeStatus, Tick, Control), key="node", partitions=1, committed=False, policy="compact",

@@ -2,7 +2,7 @@
 
 Tasks are executed at least once: what was not committed when a process died runs again, and R6 removes doubles. Whatever an agent raises
 is its own: its session is closed as `failed`, and another try gets a new session with the next attempt number. Invariant: a task is
-committed only after its last try ended.
+committed only after its last try ended, or when the trainer has decided its group.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ import structlog
 from anyio.abc import TaskStatus
 
 from schemas.task import Task
-from schemas.topics import TASKS
+from schemas.topics import TASKS, TRAINING
 from streams.log import Log
 from streams.service import Role, Watch
+from streams.table import open_table
+from workers.agents.decided import Decided
 from workers.agents.episode import Agent, AgentSawError, Episode, Outcome
 from workers.agents.sessions import Gateway, OpenedSession
 from workers.agents.settings import AgentsSettings
@@ -40,19 +42,22 @@ def role(settings: AgentsSettings) -> Role:
     """The agents role with these settings."""
 
     async def run(log: Log, watch: Watch, *, task_status: TaskStatus[None]) -> None:
-        async with log.join(TASKS, GROUP) as member, open_runner(settings, Intake(member)) as runner:
-            task_status.started()
-            try:
-                await runner.take_tasks()
-            finally:
-                with anyio.move_on_after(LEAVE_S, shield=True):
-                    await runner.keep()
+        async with open_table(log, TRAINING) as training, log.join(TASKS, GROUP) as member, anyio.create_task_group() as tasks:
+            decided = Decided(training)
+            tasks.start_soon(decided.follow)
+            async with open_runner(settings, Intake(member), decided) as runner:
+                task_status.started()
+                try:
+                    await runner.take_tasks()
+                finally:
+                    with anyio.move_on_after(LEAVE_S, shield=True):
+                        await runner.keep()
 
     return run
 
 
 @asynccontextmanager
-async def open_runner(settings: AgentsSettings, intake: Intake) -> AsyncIterator[Runner]:
+async def open_runner(settings: AgentsSettings, intake: Intake, decided: Decided) -> AsyncIterator[Runner]:
     """A runner with its HTTP clients."""
     agents: list[Agent] = [load_plugin(settings.agent), load_plugin(settings.second_agent or settings.agent)]
     limits = aiohttp.TCPConnector(limit=settings.concurrency * 2)
@@ -61,7 +66,8 @@ async def open_runner(settings: AgentsSettings, intake: Intake) -> AsyncIterator
         aiohttp.ClientSession(connector=limits, timeout=timeout) as http,
         openai.AsyncOpenAI(api_key="none", base_url=settings.gateway_url, timeout=settings.episode_s, max_retries=0) as client,
     ):
-        yield Runner(settings, intake, http, client, agents, Gateway(http, settings.gateway_url.rstrip("/"), settings.patience_s))
+        gateway = Gateway(http, settings.gateway_url.rstrip("/"), settings.patience_s)
+        yield Runner(settings, intake, decided, http, client, agents, gateway)
 
 
 @dataclass
@@ -70,6 +76,7 @@ class Runner:
 
     settings: AgentsSettings
     intake: Intake
+    decided: Decided
     http: aiohttp.ClientSession
     openai: openai.AsyncOpenAI
     agents: list[Agent]
@@ -106,7 +113,7 @@ class Runner:
         assert isinstance(task, Task)
         try:
             for attempt in range(self.settings.attempts):
-                if await self._try(task, attempt):
+                if self.decided.covers(task) or await self._try(task, attempt):
                     break
                 await anyio.sleep(self.settings.retry_s)
             else:

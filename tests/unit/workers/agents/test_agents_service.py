@@ -11,7 +11,8 @@ import orjson
 import pytest
 
 from schemas.task import Task
-from schemas.topics import TASKS
+from schemas.topics import TASKS, TRAINING
+from schemas.training import Consumed, Drops
 from streams.log import Log
 from streams.service import Role
 from tests.unit.workers.agents.episodes import Gate
@@ -156,6 +157,18 @@ async def test_what_was_not_committed_when_it_died_runs_again(monkeypatch: pytes
             await until_committed(log, 2, partition=1)
         played = Counter((body["group"], body["member"]) for body in gateway.opened)
     assert played == {(group, member): 2 for group in range(2) for member in range(2)}
+
+
+async def test_a_task_whose_group_is_decided_is_passed_and_an_evaluation_is_played() -> None:
+    log = await memory_log()
+    for decided in (Consumed(groups_below=1), Consumed(groups_below=2, groups=[3])):
+        append(log, TRAINING, 0, Drops(consumed=decided))
+    async with fake_gateway() as gateway:
+        async with running(agents(gateway, "reverse"), log):
+            for number, purpose in ((2, "train"), (3, "eval"), (4, "train"), (6, "train"), (8, "train")):
+                give(log, number, purpose=purpose)
+            await until_committed(log, 5)
+        assert sorted((body["group"], body["purpose"]) for body in gateway.opened) == [(1, "eval"), (2, "train"), (4, "train")]
 
 
 async def _keep_nothing(self: Runner) -> None:
