@@ -238,7 +238,7 @@ async def test_three_nodes_start_lose_one_and_stop(tmp_path: Path) -> None:
 
 
 def test_a_broker_outlives_the_process_that_started_it(tmp_path: Path) -> None:
-    code = "import sys; from infra.cli.main import execute; sys.exit(execute(['up', '--run-dir', sys.argv[1]]))"
+    code = "import sys; from infra.cli.main import execute; sys.exit(execute(['up', '--only', 'kafka', '--run-dir', sys.argv[1]]))"
     kafka = LocalKafka(tmp_path)
     try:
         done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
