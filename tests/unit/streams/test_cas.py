@@ -141,8 +141,9 @@ async def write_on(writer: CasLog, name: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_every_record_was_built_upon_its_predecessor(seed: int) -> None:
+async def test_every_record_was_built_upon_its_predecessor(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     print("seed", seed)
+    monkeypatch.setattr(cas, "PAUSE_S", 0.001)
     random = Random(seed)
     async with memory() as (broker, log):
         broker.commit_faults.extend(random.choice([None, None, "answer lost", "write lost"]) for _ in range(30))

@@ -213,7 +213,7 @@ def image(ledger: Ledger, low: int) -> dict[int, object]:
     }
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(logs(), st.data())
 def test_a_fold_from_any_position_agrees_with_the_whole_fold(records: list[Record], data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(records)))
@@ -228,7 +228,7 @@ def test_a_fold_from_any_position_agrees_with_the_whole_fold(records: list[Recor
     assert late.epoch == whole.epoch
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(logs())
 def test_accepted_tokens_only_grow_and_ends_never_change(records: list[Record]) -> None:
     ledger = Ledger()

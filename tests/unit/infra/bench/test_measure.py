@@ -41,7 +41,7 @@ def test_a_stopwatch_tells_working_from_waiting() -> None:
         while time.process_time() < until:
             pass
     assert waiting.wall_s >= 0.2 > waiting.cpu_s
-    assert working.wall_s >= working.cpu_s >= 0.2
+    assert working.cpu_s >= 0.2
 
 
 def test_cpu_time_of_a_process_only_grows_and_nobody_has_none() -> None:
