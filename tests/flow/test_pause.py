@@ -15,6 +15,7 @@ from tests.flow.seen import Seen, watching
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 
+AGENTS = 6
 UNDER_WAY = 3
 PAUSE_S = 4.0
 
@@ -38,10 +39,11 @@ def holders(seen: Seen) -> set[str]:
 
 async def test_pause_in_mid_generation_and_resume(pipeline: Pipeline) -> None:
     async with watching(pipeline.log()) as seen:
-        async with at_work(pipeline.url) as work:
+        async with at_work(pipeline.url, AGENTS) as work:
             await seen.until(lambda: len(seen.running()) >= UNDER_WAY, "requests in mid-generation")
             await command(pipeline, Control(command="pause", reason="test"))
             await seen.until(lambda: not holders(seen), "both workers to let go")
+            await seen.until(lambda: len(seen.running(least=0)) == AGENTS, "every agent to wait for an answer")
             waiting, written = seen.running(), seen.count(SESSIONS)
             await anyio.sleep(PAUSE_S)  # not a wait: this long, agents are to be held and nothing is to be written
             assert len(waiting) >= UNDER_WAY
