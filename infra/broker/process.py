@@ -34,7 +34,11 @@ class Process:
 
     def exit_code(self) -> int | None:
         """How a child of this process ended (negative: by that signal); None while it runs, or where it is nobody's child here."""
-        return None if self.is_alive() else _exit_codes.get(self.pid)
+        if self.is_alive():
+            return None
+        if self.pid not in _exit_codes:  # its main thread is gone, others may still be ending: the code comes with the last of them
+            _reap(self.pid, options=0)
+        return _exit_codes.get(self.pid)
 
     def signal(self, number: signal.Signals) -> bool:
         """Send a signal if the process still is the recorded one; answers whether it was sent."""
@@ -118,9 +122,9 @@ def _ps_start_time(pid: int) -> str | None:
     return None if not started or state.startswith("Z") else started.strip()
 
 
-def _reap(pid: int) -> None:
+def _reap(pid: int, options: int = os.WNOHANG) -> None:
     try:
-        ended, status = os.waitpid(pid, os.WNOHANG)
+        ended, status = os.waitpid(pid, options)
     except ChildProcessError:
         return
     if ended:

@@ -88,3 +88,13 @@ def test_output_goes_to_the_log(tmp_path: Path) -> None:
 def test_a_missing_executable_is_a_setup_error(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="/nowhere/java cannot be started"):
         spawn(["/nowhere/java"], tmp_path / "log")
+
+
+def test_the_exit_code_waits_for_threads_that_outlive_the_main_one(tmp_path: Path) -> None:
+    threads = "[threading.Thread(target=time.sleep, args=(60,)).start() for _ in range(64)]"
+    code = f"import os, threading, time; {threads}; os.kill(os.getpid(), 9)"
+    for _ in range(5):
+        process = spawn([sys.executable, "-c", code], tmp_path / "log")
+        while process.is_alive():
+            pass
+        assert process.exit_code() == -9
