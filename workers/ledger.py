@@ -29,6 +29,10 @@ SUSPECT_DEATHS = 2
 """From so many deaths without progress on, a request runs alone (Poison)."""
 
 
+_OF_A_SESSION = (Request, Span, Close, Cancel)
+"""Records that name a session. A tuple: a union type would be built anew for each record."""
+
+
 class End(NamedTuple):
     """Which record ended a request, and how."""
 
@@ -178,8 +182,6 @@ class Claimed(NamedTuple):
     claim: Claim
     ended: list[SessionState]
 
-
-_OF_A_SESSION = (Request, Span, Close, Cancel)
 
 Change = Opened | Requested | Extended | RequestEnded | SessionEnded | Claimed
 
