@@ -12,7 +12,7 @@ import fcntl
 import signal
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -150,8 +150,11 @@ class LocalKafka:
     def _launch(self, state: ClusterState, idle: list[int], deadline_s: float) -> None:
         launched: list[Process] = []
         try:
+            own = list(idle)
             state = self._launch_all(state, idle, launched)
-            self._await_ready(state, deadline_s)
+            while ended := self._await_ready(state, own, deadline_s):
+                state = self._launch_all(state, ended, launched)
+                own += ended
         except OSError as failure:
             end_all(launched, grace_s=STOP_GRACE_S)
             raise SetupError(f"{self._folder} cannot be written: {failure.strerror}; free disk or name another run folder") from failure
@@ -174,15 +177,19 @@ class LocalKafka:
             write_state(self._file, state)
         return state
 
-    def _await_ready(self, state: ClusterState, deadline_s: float) -> None:
+    def _await_ready(self, state: ClusterState, own: Sequence[int], deadline_s: float) -> list[int]:
+        """Nothing once all answer; else the nodes that ran before this start and ended since: SIGKILL takes its time."""
         until = time.monotonic() + deadline_s
         expected = [number for number, node in enumerate(state.nodes, 1) if node.is_running]
         while time.monotonic() < until:
-            for node in expected:
-                if not state.nodes[node - 1].is_running:
+            ended = [node for node in expected if not state.nodes[node - 1].is_running]
+            for node in ended:
+                if node in own:
                     raise SetupError(f"node {node} of the local Kafka ended: {diagnose(log_file(self._folder, node))}")
+            if ended:
+                return ended
             if all(answers(state.nodes[node - 1].ports.client) for node in expected) and is_ready(state.bootstrap, len(expected)):
-                return
+                return []
             time.sleep(0.05)
         raise SetupError(f"the local Kafka was not ready within {deadline_s:.0f} s: {diagnose(log_file(self._folder, expected[0]))}")
 

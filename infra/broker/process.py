@@ -36,7 +36,7 @@ class Process:
         """How a child of this process ended (negative: by that signal); None while it runs, or where it is nobody's child here."""
         if self.is_alive():
             return None
-        if self.pid not in _exit_codes:  # its main thread is gone, others may still be ending: the code comes with the last of them
+        if self.pid not in _exit_codes:  # it ended between the two looks of `is_alive`
             _reap(self.pid, options=0)
         return _exit_codes.get(self.pid)
 
@@ -105,8 +105,9 @@ def _linux_start_time(pid: int) -> str | None:
     except OSError:
         return None
     after_name = stat.rpartition(")")[2].split()  # the name may hold spaces and brackets
-    state, ticks = after_name[0], after_name[19]
-    return None if state in "ZX" else f"{_boot()}/{ticks}"
+    state, threads, ticks = after_name[0], int(after_name[17]), after_name[19]
+    ended = state == "X" or (state == "Z" and threads <= 1)  # with its main thread dead, the others still hold its ports and files
+    return None if ended else f"{_boot()}/{ticks}"
 
 
 def _boot() -> str:

@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from infra.broker import cluster
 from infra.broker.cluster import LocalKafka, local_kafka
+from infra.broker.ports import answers
 from infra.broker.process import start_time
 from infra.cli.main import execute
 from schemas.errors import SetupError, UsageError
@@ -244,8 +245,25 @@ def test_a_broker_outlives_the_process_that_started_it(tmp_path: Path) -> None:
         done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
         assert done.stdout == kafka.bootstrap + "\n"
         assert kafka.running() == [1]
-        os.kill(pids(kafka)[0], signal.SIGKILL)
+    finally:
+        kafka.stop()
+
+
+def test_a_broker_that_dies_while_it_is_asked_to_start_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka = LocalKafka(tmp_path)
+    first: list[int] = []
+    try:
+        kafka.start()
+        first += pids(kafka)
+
+        def kill_then_ask(port: int) -> bool:
+            if pids(kafka) == first:
+                os.kill(first[0], signal.SIGKILL)
+            return answers(port)
+
+        monkeypatch.setattr(cluster, "answers", kill_then_ask)
         kafka.start()
         assert kafka.running() == [1]
+        assert pids(kafka) != first
     finally:
         kafka.stop()
