@@ -86,14 +86,18 @@ class LocalKafka:
         state = self.state
         return [] if state is None else [number for number, node in enumerate(state.nodes, 1) if node.is_running]
 
-    def start(self, nodes: int = 1, port: int | None = None, deadline_s: float = READY_DEADLINE_S) -> None:
+    def start(
+        self, nodes: int = 1, port: int | None = None, deadline_s: float = READY_DEADLINE_S, *, proxied: bool = False
+    ) -> None:
         """Start every node that does not run, and wait until the cluster is ready. `port` is node 1's for clients (default: a free one).
+
+        `proxied`: a new cluster sends its clients to other ports than it listens on (see `NodePorts.advertised`).
 
         :raises SetupError: Java, jars, a port or disk is missing, or the cluster is not ready within `deadline_s`.
         :raises UsageError: the folder holds a cluster of another size, port or Kafka version.
         """
         with self._locked():
-            state = self.state or self._plan(nodes, port)
+            state = self.state or self._plan(nodes, port, proxied)
             self._require_same(state, nodes, port)
             idle = [number for number, node in enumerate(state.nodes, 1) if not node.is_running]
             self._launch(state, idle, deadline_s)
@@ -130,10 +134,10 @@ class LocalKafka:
         """SIGCONT one node."""
         self._process(node).signal(signal.SIGCONT)
 
-    def _plan(self, nodes: int, port: int | None) -> ClusterState:
+    def _plan(self, nodes: int, port: int | None, proxied: bool) -> ClusterState:
         if nodes not in (1, 3):
             raise UsageError(f"a local cluster has 1 or 3 nodes, not {nodes}")
-        ports = choose_ports(nodes, port)
+        ports = choose_ports(nodes, port, proxied=proxied)
         planned = tuple(NodeState(ports=each) for each in ports)
         return ClusterState(bootstrap=bootstrap_of(ports), cluster_id=_new_id(), kafka_version=KAFKA_VERSION, nodes=planned)
 
@@ -188,7 +192,7 @@ class LocalKafka:
                     raise SetupError(f"node {node} of the local Kafka ended: {diagnose(log_file(self._folder, node))}")
             if ended:
                 return ended
-            if all(answers(state.nodes[node - 1].ports.client) for node in expected) and is_ready(state.bootstrap, len(expected)):
+            if all(answers(state.nodes[node - 1].ports.client) for node in expected) and is_ready(state.direct, len(expected)):
                 return []
             time.sleep(0.05)
         raise SetupError(f"the local Kafka was not ready within {deadline_s:.0f} s: {diagnose(log_file(self._folder, expected[0]))}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from infra.broker.properties import HOST, NodePorts
 from schemas.errors import SetupError
@@ -13,8 +14,8 @@ RANGE = range(20_000, 32_000)
 """Below the ephemeral range of Linux and macOS: a node that restarts must find its ports free again."""
 
 
-def choose_ports(nodes: int, first: int | None = None) -> list[NodePorts]:
-    """Free ports for each node; `first` asks for the client port of node 1.
+def choose_ports(nodes: int, first: int | None = None, *, proxied: bool = False) -> list[NodePorts]:
+    """Free ports for each node; `first` asks for the client port of node 1; `proxied` draws one to be advertised, too.
 
     :raises SetupError: `first` is taken, or no port is free.
     """
@@ -22,10 +23,14 @@ def choose_ports(nodes: int, first: int | None = None) -> list[NodePorts]:
         raise SetupError(taken(first))
     shuffled = (port for port in random.sample(RANGE, len(RANGE)) if port != first and is_free(port))
     try:
-        drawn = [NodePorts(next(shuffled), next(shuffled), next(shuffled) if nodes > 1 else None) for _ in range(nodes)]
+        drawn = [_draw(shuffled, internal=proxied or nodes > 1, advertised=proxied) for _ in range(nodes)]
     except StopIteration:
         raise SetupError(f"no free port on {HOST} between {RANGE.start} and {RANGE.stop}: end something that listens") from None
-    return drawn if first is None else [NodePorts(first, drawn[0].controller, drawn[0].internal), *drawn[1:]]
+    return drawn if first is None else [replace(drawn[0], client=first), *drawn[1:]]
+
+
+def _draw(free: Iterator[int], *, internal: bool, advertised: bool) -> NodePorts:
+    return NodePorts(next(free), next(free), next(free) if internal else None, next(free) if advertised else None)
 
 
 def require_free(ports: Sequence[int]) -> None:

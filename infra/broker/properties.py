@@ -52,14 +52,18 @@ logger.format.level=info
 
 @dataclass(frozen=True, slots=True)
 class NodePorts:
-    """The ports of one node; `internal` is None where no second broker talks to it."""
+    """The ports of one node; `internal` is None where nobody needs it: no second broker, and clients are told the truth.
+
+    `advertised`: where clients are sent instead of `client`. Whoever asked for it listens there, and passes bytes on.
+    """
 
     client: int
     controller: int
     internal: int | None = None
+    advertised: int | None = None
 
     def all(self) -> tuple[int, ...]:
-        """Every port that must be free."""
+        """Every port that must be free for the node."""
         return tuple(port for port in (self.client, self.controller, self.internal) if port is not None)
 
 
@@ -70,13 +74,14 @@ def node_properties(node: int, ports: Sequence[NodePorts], data: Path) -> str:
     between = "CLIENT" if own.internal is None else "INTERNAL"
     open_to_clients = {"CLIENT": own.client} | ({} if own.internal is None else {"INTERNAL": own.internal})
     addresses = [f"{name}://{HOST}:{port}" for name, port in open_to_clients.items()]
+    advertised = [f"CLIENT://{HOST}:{own.advertised or own.client}", *addresses[1:]]
     names = [*open_to_clients, "CONTROLLER"]
     lines = [
         "process.roles=broker,controller",
         f"node.id={node}",
         f"controller.quorum.voters={voters}",
         f"listeners={','.join([*addresses, f'CONTROLLER://{HOST}:{own.controller}'])}",
-        f"advertised.listeners={','.join(addresses)}",
+        f"advertised.listeners={','.join(advertised)}",
         f"listener.security.protocol.map={','.join(f'{name}:PLAINTEXT' for name in names)}",
         f"inter.broker.listener.name={between}",
         "controller.listener.names=CONTROLLER",

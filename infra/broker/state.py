@@ -35,6 +35,11 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     kafka_version: str
     nodes: tuple[NodeState, ...]
 
+    @property
+    def direct(self) -> str:
+        """The address list for clients that pass by what listens at advertised ports."""
+        return ",".join(f"{HOST}:{each.internal if each.advertised else each.client}" for each in (node.ports for node in self.nodes))
+
     def with_process(self, node: int, process: Process | None) -> ClusterState:
         """The same cluster with another process for one node."""
         changed = msgspec.structs.replace(self.nodes[node - 1], process=process)
@@ -47,7 +52,7 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
 
 def bootstrap_of(ports: list[NodePorts]) -> str:
     """The address list for clients."""
-    return ",".join(f"{HOST}:{each.client}" for each in ports)
+    return ",".join(f"{HOST}:{each.advertised or each.client}" for each in ports)
 
 
 def read_state(path: Path) -> ClusterState | None:

@@ -67,3 +67,11 @@ def test_the_second_of_three_nodes_knows_its_quorum() -> None:
 def test_every_port_of_a_node_is_checked_before_it_starts() -> None:
     assert NodePorts(1, 2).all() == (1, 2)
     assert NodePorts(1, 2, 3).all() == (1, 2, 3)
+    assert NodePorts(1, 2, 3, 4).all() == (1, 2, 3), "at the advertised port somebody listens already"
+
+
+def test_a_proxied_node_sends_clients_elsewhere_and_other_nodes_to_itself() -> None:
+    lines = node_properties(1, [NodePorts(11, 12, 13, 14)], Path("/run/n1")).splitlines()
+    assert "listeners=CLIENT://127.0.0.1:11,INTERNAL://127.0.0.1:13,CONTROLLER://127.0.0.1:12" in lines
+    assert "advertised.listeners=CLIENT://127.0.0.1:14,INTERNAL://127.0.0.1:13" in lines
+    assert "inter.broker.listener.name=INTERNAL" in lines

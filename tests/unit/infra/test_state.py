@@ -36,8 +36,8 @@ def test_the_file_says_what_other_programs_look_for(tmp_path: Path) -> None:
         "cluster_id": "id",
         "kafka_version": "4.3.1",
         "nodes": [
-            {"ports": {"client": 11, "controller": 12, "internal": 13}, "process": None},
-            {"ports": {"client": 21, "controller": 22, "internal": 23}, "process": {"pid": 77, "started": "boot/1"}},
+            {"ports": {"client": 11, "controller": 12, "internal": 13, "advertised": None}, "process": None},
+            {"ports": {"client": 21, "controller": 22, "internal": 23, "advertised": None}, "process": {"pid": 77, "started": "boot/1"}},
         ],
     }
 
@@ -69,3 +69,13 @@ def test_a_recorded_process_of_another_boot_does_not_run() -> None:
     state = STATE.with_process(1, Process(1, "an earlier boot/1"))
     assert not state.nodes[0].is_running
     assert state.running() == []
+
+
+def test_clients_of_a_proxied_cluster_are_sent_to_the_advertised_ports_and_others_pass_them_by() -> None:
+    ports = [NodePorts(11, 12, 13, 14), NodePorts(21, 22, 23, 24)]
+    state = ClusterState(
+        bootstrap=bootstrap_of(ports), cluster_id="id", kafka_version="4.3.1", nodes=tuple(NodeState(ports=each) for each in ports)
+    )  # fmt: skip
+    assert state.bootstrap == "127.0.0.1:14,127.0.0.1:24"
+    assert state.direct == "127.0.0.1:13,127.0.0.1:23"
+    assert STATE.direct == STATE.bootstrap
