@@ -46,7 +46,7 @@ def role(settings: GatewaySettings) -> Role:
     async def run(log: Log, watch: Watch, *, task_status: TaskStatus[None]) -> None:
         chat, stop = load_chat(settings.model_dir), anyio.Event()
         mirror = Mirror({partition: Start(START, None) for partition in range(PARTITIONS)}, chat, settings.ended_sessions, lambda _: None)
-        mirror.caught_up = True
+        mirror.begin()
         with listening(settings) as listener:
             async with paced_engine(TOKENS_PER_S, ENGINE_S) as engine, anyio.create_task_group() as tasks:
                 await engine.load(WEIGHTS)

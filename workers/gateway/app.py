@@ -25,6 +25,7 @@ from workers.gateway.calls import Calls
 from workers.gateway.departure import ClientLeft, watched
 from workers.gateway.parameters import parse_parameters
 from workers.gateway.problems import Problem, invalid, unavailable
+from workers.gateway.repeats import repeat_of
 from workers.gateway.sessions import MAX_BODY_BYTES, Sessions
 
 
@@ -63,7 +64,7 @@ class App:
         body = await read_body(scope, receive, self._settings.max_body_bytes)
         with self._admission.admit(len(body)):
             parameters = parse_parameters(body)
-            call = await self._calls.begin(scope["path_params"]["session"], parameters, received)
+            call = await self._calls.begin(scope["path_params"]["session"], parameters, repeat_of(scope["headers"]), received)
             with call.running(), watched(scope, call.client_left), suppress(ClientLeft):
                 await answer(call, self._calls.chat, parameters, send)
 

@@ -1,12 +1,13 @@
 """The life of a call: rendered, written as a Request, and then what the fold says of it, until its end or until the agent leaves.
 
 Invariants: nothing is answered that the fold did not count; the acknowledgement of the Request is not waited for, reading it says more;
-a call that ends before its request does leaves a Cancel; no call waits longer than `hold_s` without a new token.
+a call that ends before its request does leaves a Cancel, unless another call waits for the same request; no call waits longer than `hold_s`
+without a new token; a call that is made again waits for the request that stands in the log already (`workers.gateway.repeats`).
 """
 
 from __future__ import annotations
 
-import secrets
+import itertools
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 import anyio
+import msgspec
 
 from models.chat import Chat
 from schemas.errors import BrokerUnavailable
@@ -26,12 +28,11 @@ from workers.gateway.departure import ClientLeft
 from workers.gateway.latency import Latency
 from workers.gateway.mirror import Ended, Mirror, Waiter
 from workers.gateway.parameters import Message, Parameters
-from workers.gateway.problems import Problem, cancelled, failed, invalid, session_ended, unavailable, unknown_session
+from workers.gateway.problems import Problem, cancelled, failed, invalid, key_reused, session_ended, unavailable, unknown_session
 from workers.gateway.render import Prompt
+from workers.gateway.repeats import Repeat, is_cancelled, means_the_same, undelivered, with_nonce
 from workers.gateway.settings import GatewaySettings
 from workers.ledger import RequestState, SessionState
-
-NONCE_BYTES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,31 +70,66 @@ class Calls:
             raise session_ended(text)
         return session_id, found
 
-    async def begin(self, text: str, parameters: Parameters, received: float) -> Call:
+    async def begin(self, text: str, parameters: Parameters, repeat: Repeat, received: float) -> Call:
         """Render the messages and register the call. Nothing is written yet. `received` is the time of the call by `time.monotonic`.
 
         :raises Problem: 4xx, the session or the messages cannot be used.
         """
         session_id, session = await self.open_session(text)
+        if repeat.was_tried:
+            await self._refresh(session_id, session)  # the try before may have come through another gateway
         prompt = await self._render(session_id, session, parameters.messages)
-        sampling = self._sampling(prompt, parameters)
-        nonce = secrets.token_bytes(NONCE_BYTES)
-        request = Request(
-            session=session.offset, nonce=nonce, tokens=prompt.tokens, sampling=sampling, stream=parameters.stream,
+        wanted = Request(
+            session=session.offset, nonce=b"", tokens=prompt.tokens, sampling=self._sampling(prompt, parameters), stream=parameters.stream,
             base=None if prompt.base is None else prompt.base.offset, base_length=prompt.base_length,
         )
-        waiter = self.mirror.expect_request(session_id.partition, session, nonce, parameters.stream)
-        return Call(self, session_id, waiter, request, prompt.messages, received)
+        nonces = repeat.nonces()
+        if not repeat.key and (earlier := self._earlier(session_id, session, prompt, wanted.sampling, repeat)) is not None:
+            nonces = itertools.chain([earlier.record.nonce], nonces)
+        return Call(self, session_id, session, wanted, nonces, prompt.messages, received)
+
+    def _earlier(
+        self, session_id: SessionId, session: SessionState, prompt: Prompt, sampling: Sampling, repeat: Repeat
+    ) -> RequestState | None:
+        """A recorded request that stands for this call. A call that does not say that it was tried before gets only what an earlier life of
+        this gateway left behind: another gateway's may have somebody who waits."""
+        same = prompt.same
+        if not repeat.was_tried:
+            is_own = session.record.gateway == self.settings.name
+            same = [request for request in same if is_own and self.mirror.is_inherited(session_id.partition, request)]
+        return undelivered(same, sampling, self.mirror.serve(session).taken, was_tried=repeat.was_tried)
+
+    def expect(self, session_id: SessionId, session: SessionState, wanted: Request, nonces: Iterator[bytes]) -> tuple[Request, Waiter]:
+        """Register under the first nonce whose request, if there is one, was not cancelled; answers the Request as it is to be written.
+
+        :raises Problem: 422, this request has other contents.
+        """
+        for nonce in nonces:
+            request = with_nonce(session, nonce)
+            if request is not None and is_cancelled(request):
+                continue
+            if request is not None and not means_the_same(request, session, wanted):
+                raise key_reused()
+            waiter = self.mirror.expect_request(session_id.partition, session, nonce, wanted.stream, request)
+            return msgspec.structs.replace(wanted, nonce=nonce), waiter
+        raise AssertionError("nonces never end")
 
     async def _render(self, session_id: SessionId, session: SessionState, messages: list[Message]) -> Prompt:
         """Another gateway may have served the turn before: an unknown assistant message is looked for at the end of the log."""
         prompt = self.mirror.serve(session).conversation.prompt(session, messages)
         if prompt.stranger is None:
             return prompt
+        await self._refresh(session_id, session)
+        return self.mirror.serve(session).conversation.prompt(session, messages)
+
+    async def _refresh(self, session_id: SessionId, session: SessionState) -> None:
+        """Read all that stands now.
+
+        :raises Problem: 503, it could not be read; 410, the session has ended.
+        """
         await self._read_to_end(session_id.partition)
         if not session.is_open:
             raise session_ended(str(session_id))
-        return self.mirror.serve(session).conversation.prompt(session, messages)
 
     async def _read_to_end(self, partition: int) -> None:
         with anyio.move_on_after(self.settings.answer_s):
@@ -120,10 +156,13 @@ class Call:
     """One call. Used inside `running()`, which leaves a Cancel if the call ends first."""
 
     def __init__(
-        self, calls: Calls, session_id: SessionId, waiter: Waiter, request: Request, messages: list[Message], received: float
-    ) -> None:
-        self._calls, self._session_id, self._waiter, self._request = calls, session_id, waiter, request
+        self, calls: Calls, session_id: SessionId, session: SessionState, wanted: Request, nonces: Iterator[bytes],
+        messages: list[Message], received: float,
+    ) -> None:  # fmt: skip
+        self._calls, self._session_id, self._session, self._nonces = calls, session_id, session, nonces
         self._messages, self._received = messages, received
+        self._request, self._waiter = calls.expect(session_id, session, wanted, nonces)
+        self._has_joined = self._waiter.request is not None
         self._has_left = False
         self._reason = "client left"
 
@@ -141,7 +180,9 @@ class Call:
         self._waiter.wake()
 
     async def write(self) -> None:
-        """Hand the Request to the log."""
+        """Hand the Request to the log, unless it stands there."""
+        if self._has_joined:
+            return
         await self._calls.writer.send(SESSIONS, self._session_id.partition, self._request)
 
     async def end(self) -> RequestState:
@@ -151,7 +192,7 @@ class Call:
             stops (503).
         :raises ClientLeft: the client left.
         """
-        while not self._waiter.is_over():
+        while not self._waiter.is_over() or await self._begins_anew():
             await self._news(self._calls.settings.hold_s)
         return self._ended()
 
@@ -161,7 +202,7 @@ class Call:
         :raises Problem: as `end`.
         """
         shown = 0
-        while not self._waiter.is_over():
+        while not self._waiter.is_over() or (not shown and await self._begins_anew()):
             request = self._waiter.request
             if request is not None and request.accepted > shown:
                 shown = request.accepted
@@ -181,6 +222,17 @@ class Call:
             "readable": self._waiter.readable_at, "first_span": self._waiter.first_span_at, "answered": monotonic(),
         }
         return {name: round((at - self._received) * 1000, 3) for name, at in moments.items() if at is not None}
+
+    async def _begins_anew(self) -> bool:
+        """The call had joined a request that its first writer then cancelled: write one of its own."""
+        request = self._waiter.request
+        if not (self._has_joined and self._session.is_open and request is not None and is_cancelled(request)):
+            return False
+        self._calls.mirror.leave(self._waiter, self._reason)
+        self._request, self._waiter = self._calls.expect(self._session_id, self._session, self._request, self._nonces)
+        self._has_joined = self._waiter.request is not None
+        await self.write()
+        return True
 
     async def _news(self, limit_s: float) -> bool:
         """Wait for news for at most `limit_s`; answers whether there are any.
@@ -213,6 +265,8 @@ class Call:
         problem = _problem(str(self._session_id), request)
         if problem is not None:
             raise problem
+        if self._has_joined:  # the engine began before the call did
+            return request
         self._calls.latency.add((monotonic() - self._received) * 1000, request.engine_ms)
         return request
 

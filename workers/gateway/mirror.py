@@ -8,7 +8,7 @@ gets exactly one Cancel, also if its Request is read later; what is kept of ende
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import NamedTuple
@@ -71,13 +71,19 @@ class Waiter:
 class Served:
     """What this gateway keeps of a session that it serves: how to render its calls, who waits for a Request (by nonce) or for the end.
 
-    `abandoned`: Requests without a waiter that are to be cancelled when they are read, and why.
+    `taken`: nonces of all Requests that a call ever waited for. `abandoned`: Requests without a waiter that are to be cancelled when they
+    are read, and why.
     """
 
     conversation: Conversation
-    waiters: dict[bytes, Waiter] = field(default_factory=dict)
+    waiters: dict[bytes, list[Waiter]] = field(default_factory=dict)
+    taken: set[bytes] = field(default_factory=set)
     abandoned: dict[bytes, str] = field(default_factory=dict)
     ends: list[anyio.Event] = field(default_factory=list)
+
+    def all_waiters(self) -> Iterator[Waiter]:
+        """Every call of the session that waits."""
+        return (waiter for waiters in self.waiters.values() for waiter in waiters)
 
 
 class Leaver(NamedTuple):
@@ -113,6 +119,7 @@ class Mirror:
         self._openings: dict[bytes, Opening] = {}
         self._served: dict[SessionState, Served] = {}
         self._catching_up: list[tuple[dict[int, int], anyio.Event]] = []
+        self._began: dict[int, int] = {}
 
     async def run(self, reader: LogReader) -> None:
         """Read all partitions, for ever."""
@@ -122,6 +129,15 @@ class Mirror:
             self._begin_anew(reader)
             if self._catching_up:
                 self._wake_caught_up({partition: reader.position(partition) for partition in self.ledgers})
+
+    def begin(self) -> None:
+        """All that the log held at the start was read: this gateway may answer. What stands there now is of earlier lives, or of others."""
+        self._began = {partition: ledger.next for partition, ledger in self.ledgers.items()}
+        self.caught_up = True
+
+    def is_inherited(self, partition: int, request: RequestState) -> bool:
+        """Whether the request stood in the log before this gateway answered anything."""
+        return request.offset < self._began.get(partition, 0)
 
     def lost(self) -> list[int]:
         """The partitions of which nothing counts: retention passed every Position, and no reset was read yet."""
@@ -181,18 +197,29 @@ class Mirror:
             served = self._served[session] = Served(Conversation(self._chat))
         return served
 
-    def expect_request(self, partition: int, session: SessionState, nonce: bytes, streaming: bool) -> Waiter:
-        """Register before writing a Request. End it by `leave`."""
+    def expect_request(
+        self, partition: int, session: SessionState, nonce: bytes, streaming: bool, request: RequestState | None = None
+    ) -> Waiter:
+        """Register before writing a Request, or to wait for a `request` that stands in the log. End it by `leave`."""
         waiter = Waiter(partition, session, nonce, streaming)
-        self.serve(session).waiters[nonce] = waiter
+        if request is not None:
+            waiter.request, waiter.readable_at = request, waiter.progress_at
+        served = self.serve(session)
+        served.waiters.setdefault(nonce, []).append(waiter)
+        served.taken.add(nonce)
+        served.abandoned.pop(nonce, None)
         return waiter
 
     def leave(self, waiter: Waiter, reason: str) -> None:
-        """The call waits no more. If its request has no end yet, it is cancelled, now or when it is read."""
+        """The call waits no more. If nobody else waits for its request, and it has no end yet, it is cancelled, now or when it is read."""
         served = self._served.get(waiter.session)
         if served is None:
             return
-        served.waiters.pop(waiter.nonce, None)
+        others = served.waiters[waiter.nonce]
+        others.remove(waiter)
+        if others:
+            return
+        del served.waiters[waiter.nonce]
         if waiter.is_over():
             return
         if waiter.request is None:
@@ -204,7 +231,7 @@ class Mirror:
         """The gateway stops: every call is to give up now."""
         self.is_dismissed = True
         for served in self._served.values():
-            for waiter in served.waiters.values():
+            for waiter in served.all_waiters():
                 waiter.wake()
 
     async def end_of(self, session: SessionState) -> None:
@@ -241,14 +268,14 @@ class Mirror:
 
     def _progressed(self, session: SessionState, request: RequestState) -> None:
         served = self._served.get(session)
-        waiter = None if served is None else served.waiters.get(request.record.nonce)
-        if waiter is None:
+        if served is None:
             return
-        waiter.progress_at = monotonic()
-        if waiter.first_span_at is None:
-            waiter.first_span_at = waiter.progress_at
-        if waiter.streaming or request.end is not None:
-            waiter.wake()
+        for waiter in served.waiters.get(request.record.nonce, ()):
+            waiter.progress_at = monotonic()
+            if waiter.first_span_at is None:
+                waiter.first_span_at = waiter.progress_at
+            if waiter.streaming or request.end is not None:
+                waiter.wake()
 
     def _requested(self, partition: int, session: SessionState, request: RequestState) -> None:
         served = self._served.get(session)
@@ -257,13 +284,11 @@ class Mirror:
         reason = served.abandoned.pop(request.record.nonce, None)
         if reason is not None and request.end is None:
             self._on_leaver(Leaver(partition, session.offset, request.offset, reason))
-        waiter = served.waiters.get(request.record.nonce)
-        if waiter is None:
-            return
-        waiter.request = request
-        waiter.readable_at = waiter.progress_at = monotonic()
-        if request.end is not None:
-            waiter.wake()
+        for waiter in served.waiters.get(request.record.nonce, ()):
+            waiter.request = request
+            waiter.readable_at = waiter.progress_at = monotonic()
+            if request.end is not None:
+                waiter.wake()
 
     def _opened(self, session: SessionState) -> None:
         opening = self._openings.pop(session.record.nonce, None)
@@ -279,7 +304,7 @@ class Mirror:
         served = self._served.pop(session, None)
         if served is None:
             return
-        for waiter in served.waiters.values():
+        for waiter in served.all_waiters():
             waiter.wake()
         for event in served.ends:
             event.set()

@@ -67,6 +67,11 @@ def overloaded(message: str) -> Problem:
     return Problem(429, "overloaded", message)
 
 
+def key_reused() -> Problem:
+    """422: a call of this session has the same Idempotency-Key and other contents."""
+    return Problem(422, "idempotency_key_reused", "another call of this session had this Idempotency-Key: use a new one for each call")
+
+
 def failed(detail: str) -> Problem:
     """422: this request failed for good, and would fail again."""
     return Problem(422, "request_failed", f"the request failed: {detail or 'no reason was recorded'}")

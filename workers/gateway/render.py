@@ -28,7 +28,7 @@ class Prompt(NamedTuple):
     """A prompt as a Request says it: the first `base_length` tokens of `base`'s sequence, then `tokens` (int32).
 
     `stranger` is the index of the first assistant message that no recorded request gave, or None. `messages` is the history, sharing
-    its older part with earlier ones.
+    its older part with earlier ones. `same` are the recorded requests with this very prompt, oldest first.
     """
 
     base: RequestState | None
@@ -36,6 +36,7 @@ class Prompt(NamedTuple):
     tokens: bytes
     messages: list[Message]
     stranger: int | None
+    same: list[RequestState]
 
     @property
     def length(self) -> int:
@@ -111,4 +112,5 @@ class Conversation:
     def _upon_base(self, point: Point, tail: bytes, messages: list[Message], stranger: int | None) -> Prompt:
         reached, followed = self._branches.walk(point, tail)
         base, base_length = self._branches.base_at(reached)
-        return Prompt(base, base_length, tail[followed:], messages, stranger)
+        same = self._branches.prompted_at(reached) if followed == len(tail) else []
+        return Prompt(base, base_length, tail[followed:], messages, stranger, same)

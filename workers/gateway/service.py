@@ -127,7 +127,7 @@ async def catch_up(log: Log, mirror: Mirror, watch: Watch, *, task_status: TaskS
         tasks.start_soon(_watch_reading, mirror, watch)
         await mirror.read_to_end(log)
         tasks.cancel_scope.cancel()
-    mirror.caught_up = True
+    mirror.begin()
     logger.info("caught up", partitions=len(mirror.ledgers), claimed=mirror.claimed())
     task_status.started()
 

@@ -18,11 +18,12 @@ from schemas.identity import SessionId
 from schemas.session import Close, Open
 from schemas.task import Purpose
 from schemas.topics import SESSIONS
-from workers.gateway.calls import NONCE_BYTES, Calls
+from workers.gateway.calls import Calls
 from workers.gateway.mirror import Ended
 from workers.gateway.parameters import parse_object
 from workers.gateway.placement import place
 from workers.gateway.problems import invalid, unavailable
+from workers.gateway.repeats import NONCE_BYTES
 from workers.ledger import SessionState
 
 Body = TypeVar("Body", bound=msgspec.Struct)
