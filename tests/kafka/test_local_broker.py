@@ -249,21 +249,15 @@ def test_a_broker_outlives_the_process_that_started_it(tmp_path: Path) -> None:
         kafka.stop()
 
 
-def test_a_broker_that_dies_while_it_is_asked_to_start_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kafka = LocalKafka(tmp_path)
-    first: list[int] = []
-    try:
-        kafka.start()
-        first += pids(kafka)
+def test_a_broker_that_dies_while_it_is_asked_to_start_is_started_again(kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = pids(kafka)
 
-        def kill_then_ask(port: int) -> bool:
-            if pids(kafka) == first:
-                os.kill(first[0], signal.SIGKILL)
-            return answers(port)
+    def kill_then_ask(port: int) -> bool:
+        if pids(kafka) == first:
+            os.kill(first[0], signal.SIGKILL)
+        return answers(port)
 
-        monkeypatch.setattr(cluster, "answers", kill_then_ask)
-        kafka.start()
-        assert kafka.running() == [1]
-        assert pids(kafka) != first
-    finally:
-        kafka.stop()
+    monkeypatch.setattr(cluster, "answers", kill_then_ask)
+    kafka.start()
+    assert kafka.running() == [1]
+    assert pids(kafka) != first
