@@ -7,10 +7,12 @@
 #: DEMO_ARGS    more for `seamlessflow demo`: --steps 30 --seed 1 --no-faults --plain --namespace second.
 #: PYTEST_ARGS  more for pytest: -k ledger, -m "not kafka and not flow", -v
 #: BENCH_ARGS   more for `seamlessflow bench`
+#: CHAOS_ARGS   more for `python -m tests.chaos`: --rows trainer --seed 3 --tier one --list
 PYTHON ?= python3
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+CHAOS_ARGS ?=
 
 BIN := .venv/bin
 STAMPS := .venv/stamps
@@ -20,7 +22,7 @@ STARTED := $(shell date +%s)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench lint
+.PHONY: help setup demo test bench chaos lint
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
@@ -35,6 +37,9 @@ test: lint  ## Check style, import contracts and types, then run all tests; the 
 
 bench: setup  ## Measure streams, the call path and the trajectory pipeline (BENCH_ARGS)
 	$(BIN)/seamlessflow bench $(BENCH_ARGS)
+
+chaos: setup  ## Break real processes and brokers in every listed way, and check the log after each (CHAOS_ARGS="--rows trainer --seed 3")
+	@$(BIN)/python -m tests.chaos $(CHAOS_ARGS)
 
 lint: setup  ## Check style, import contracts and types alone
 	@$(BIN)/ruff check --quiet .

@@ -18,6 +18,7 @@ FAILPOINTS = frozenset(
         "rollout.before_own_claim",
         "rollout.mid_span",
         "rollout.before_closing_span",
+        "rollout.closing_span_sent",
         "rollout.after_closing_span",
         "trainer.after_fetch",
         "trainer.after_update",

@@ -6,7 +6,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ import anyio.to_thread
 from infra.audit.log import KafkaLog
 from infra.audit.verify import Audit, AuditOptions, Verdict
 from infra.broker.ports import choose_ports
-from infra.crew.crew import Crew, open_crew
+from infra.crew.crew import Crew, Event, open_crew
 from infra.crew.member import Member, Spec
 from models.chat import NumberChat
 from schemas.record import Record
@@ -141,8 +141,11 @@ def light_specs(run_dir: Path, port: int, **changes: dict[str, object]) -> list[
     return [Spec(name, role, {**settings, **changes.get(role, {})}) for name, role, settings in roles]
 
 
+Tell = Callable[[Event], None]
+
+
 @contextmanager
-def open_pipeline(bootstrap: str, run_dir: Path, **changes: dict[str, object]) -> Iterator[Pipeline]:
+def open_pipeline(bootstrap: str, run_dir: Path, tell: Tell = print, **changes: dict[str, object]) -> Iterator[Pipeline]:
     """A pipeline with nothing started yet, its topics and version 0 made. Leaving ends all its processes."""
     namespace = f"test-{secrets.token_hex(4)}."
     connection = Connection.model_validate({"bootstrap": bootstrap, "namespace": namespace, "run_dir": run_dir})
@@ -150,16 +153,16 @@ def open_pipeline(bootstrap: str, run_dir: Path, **changes: dict[str, object]) -
     NumberChat().save(run_dir / "model")
     (ports,) = choose_ports(1)
     specs = {spec.name: spec for spec in light_specs(run_dir, ports.client, **changes)}
-    with open_crew(connection, lambda event: print(event)) as crew:
+    with open_crew(connection, tell) as crew:
         pipeline = Pipeline(connection, crew, specs, f"http://127.0.0.1:{ports.client}")
         anyio.run(ensure_topics, pipeline.log().broker, namespace, PARTITIONS)
         yield pipeline
 
 
 @contextmanager
-def standing_pipeline(bootstrap: str, run_dir: Path, **changes: dict[str, object]) -> Iterator[Pipeline]:
+def standing_pipeline(bootstrap: str, run_dir: Path, tell: Tell = print, **changes: dict[str, object]) -> Iterator[Pipeline]:
     """A pipeline whose light roles all work, under version 0."""
-    with open_pipeline(bootstrap, run_dir, **changes) as pipeline:
+    with open_pipeline(bootstrap, run_dir, tell, **changes) as pipeline:
         pipeline.at_home = list(pipeline.specs)
         anyio.run(publish, pipeline.log())
         anyio.run(pipeline.start, *pipeline.at_home)
@@ -167,9 +170,9 @@ def standing_pipeline(bootstrap: str, run_dir: Path, **changes: dict[str, object
 
 
 @contextmanager
-def looping_pipeline(bootstrap: str, run_dir: Path) -> Iterator[Pipeline]:
+def looping_pipeline(bootstrap: str, run_dir: Path, tell: Tell = print, **changes: dict[str, object]) -> Iterator[Pipeline]:
     """A pipeline that closes the loop by itself: source, agents, and a trainer without torch."""
-    with open_pipeline(bootstrap, run_dir, assembler={"idle_s": 20}) as pipeline:
+    with open_pipeline(bootstrap, run_dir, tell, **{"assembler": {"idle_s": 20}, **changes}) as pipeline:
         agents = Spec("agents", "agents", {**AGENTS, "gateway_url": pipeline.url})
         pipeline.specs |= {"source": Spec("source", "source", SOURCE), "agents": agents}
         pipeline.at_home = [*pipeline.specs, "trainer"]

@@ -18,7 +18,9 @@ from schemas.record import Record
 from schemas.score import Score
 from schemas.session import Claim
 from schemas.span import Span
+from schemas.task import Task
 from schemas.topics import DEADLETTER, GRANTS, NODES, SCORES, SESSIONS, TASKS, TRAINING, TRAJECTORIES, Topic
+from schemas.training import Drops, Step
 from schemas.trajectory import Trajectory
 from streams.codec import Entry
 from streams.log import Log
@@ -131,6 +133,39 @@ class Seen:
         for entry in self.all(SCORES, Score):
             scores.setdefault(Key(entry.partition, entry.record.trajectory), entry.record)
         return scores
+
+    def steps(self) -> list[Entry[Step]]:
+        """The Steps so far."""
+        return self.all(TRAINING, Step)
+
+    async def more_steps(self, count: int) -> None:
+        """Wait until the trainer made so many more."""
+        before = len(self.steps())
+        await self.until(lambda: len(self.steps()) >= before + count, f"{count} more steps")
+
+    def decided_groups(self) -> set[int]:
+        """Groups that were trained or dropped."""
+        trained = {group for step in self.steps() for group in [*step.record.groups_trained, *step.record.groups_dropped]}
+        return trained | {group for drops in self.all(TRAINING, Drops) for group in drops.record.groups}
+
+    def decided_sessions(self) -> set[Key]:
+        """Sessions that stand in a Step or Drops, as trained or with a reason."""
+        trained = {Key(place.partition, place.session) for step in self.steps() for place in step.record.plan.places}
+        decisions = [*self.steps(), *self.all(TRAINING, Drops)]
+        return trained | {Key(drop.place.partition, drop.place.session) for entry in decisions for drop in entry.record.drops}
+
+    def given_out(self) -> set[int]:
+        """Training groups of which Tasks stand in the log."""
+        return {entry.record.group for entry in self.all(TASKS, Task) if entry.record.purpose == "train"}
+
+    def ended_training(self) -> set[Key]:
+        """Training sessions that have ended."""
+        return {
+            Key(partition, session.offset)
+            for partition, ledger in self.ledgers.items()
+            for session in ledger.sessions.values()
+            if not session.is_open and session.record.purpose == "train"
+        }
 
     def late_spans(self, partition: int, epoch: int) -> list[Entry[Span]]:
         """Spans of an older epoch that stand behind the Claim of `epoch`."""

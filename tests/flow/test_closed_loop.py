@@ -15,8 +15,7 @@ from schemas.session import Open
 from schemas.span import Span
 from schemas.task import Task
 from schemas.topics import SESSIONS, TASKS, TRAINING
-from schemas.training import Drops, Step, WeightVersion
-from streams.codec import Entry
+from schemas.training import WeightVersion
 from tests.flow.harness import SOURCE, Pipeline, looping_pipeline
 from tests.flow.seen import Seen, require_self_describing, watching
 
@@ -40,28 +39,8 @@ async def pipeline(standing: Pipeline) -> Pipeline:
 @pytest.fixture
 async def seen(pipeline: Pipeline) -> AsyncIterator[Seen]:
     async with watching(pipeline.log()) as seen:
-        await more_steps(seen, 1)
+        await seen.more_steps(1)
         yield seen
-
-
-def steps(seen: Seen) -> list[Entry[Step]]:
-    return seen.all(TRAINING, Step)
-
-
-async def more_steps(seen: Seen, count: int) -> None:
-    before = len(steps(seen))
-    await seen.until(lambda: len(steps(seen)) >= before + count, f"{count} more steps")
-
-
-def decided(seen: Seen) -> set[int]:
-    """Groups that were trained or dropped."""
-    trained = {group for step in steps(seen) for group in [*step.record.groups_trained, *step.record.groups_dropped]}
-    return trained | {group for drops in seen.all(TRAINING, Drops) for group in drops.record.groups}
-
-
-def given_out(seen: Seen) -> set[int]:
-    """Training groups."""
-    return {entry.record.group for entry in seen.all(TASKS, Task) if entry.record.purpose == "train"}
 
 
 async def tasks_in_the_log(pipeline: Pipeline) -> int:
@@ -74,8 +53,8 @@ async def tasks_in_the_log(pipeline: Pipeline) -> int:
 async def require_sound(pipeline: Pipeline, seen: Seen) -> None:
     """All groups that were given out by now are decided, tasks are numbered without a gap, no token was trained twice, tokens name the
     versions that were announced before them, and the audit finds nothing."""
-    wanted = given_out(seen)
-    await seen.until(lambda: wanted <= decided(seen), "a decision on each group")
+    wanted = seen.given_out()
+    await seen.until(lambda: wanted <= seen.decided_groups(), "a decision on each group")
     numbers = sorted(entry.record.number for entry in seen.all(TASKS, Task))
     assert numbers == list(range(len(numbers)))
     require_self_describing(seen)
@@ -91,7 +70,7 @@ async def test_source_after_it_committed_tasks(pipeline: Pipeline, seen: Seen) -
     await pipeline.restart("source", "source.after_tasks")
     await pipeline.dies("source")
     await pipeline.restart("source")
-    await more_steps(seen, 2)
+    await seen.more_steps(2)
     await require_sound(pipeline, seen)
 
 
@@ -100,7 +79,7 @@ async def test_agents(pipeline: Pipeline, seen: Seen) -> None:
     await seen.until(lambda: len(seen.running()) >= 3, "episodes in mid-generation")
     pipeline.crew.kill("agents")
     await pipeline.restart("agents")
-    await more_steps(seen, 2)
+    await seen.more_steps(2)
     await require_sound(pipeline, seen)
     opens = [(entry.record.group, entry.record.member) for entry in seen.all(SESSIONS, Open) if entry.record.purpose == "train"]
     assert len(opens) > len(set(opens))
@@ -109,7 +88,7 @@ async def test_agents(pipeline: Pipeline, seen: Seen) -> None:
 async def test_trainer(pipeline: Pipeline, seen: Seen) -> None:
     pipeline.crew.kill("trainer")
     await pipeline.restart("trainer")
-    await more_steps(seen, 2)
+    await seen.more_steps(2)
     await require_sound(pipeline, seen)
 
 
@@ -119,7 +98,7 @@ async def test_trainer_in_a_commit(pipeline: Pipeline, seen: Seen, failpoint: st
     await pipeline.restart("trainer", failpoint)
     await pipeline.dies("trainer")
     await pipeline.restart("trainer")
-    await more_steps(seen, 2)
+    await seen.more_steps(2)
     await require_sound(pipeline, seen)
 
 
@@ -132,7 +111,7 @@ async def test_a_frozen_source_is_superseded(pipeline: Pipeline, seen: Seen) -> 
     pipeline.crew.thaw("source")
     assert await pipeline.exit_code("source") == Superseded.exit_code
     assert Superseded.remedy in pipeline.said("source")
-    await more_steps(seen, 2)
+    await seen.more_steps(2)
     await require_sound(pipeline, seen)
 
 
@@ -140,8 +119,8 @@ async def test_a_frozen_trainer_is_superseded(pipeline: Pipeline, seen: Seen) ->
     pipeline.crew.freeze("trainer")
     pipeline.start_trainer("trainer-b")
     await pipeline.ready("trainer-b")
-    await more_steps(seen, 2)
+    await seen.more_steps(2)
     pipeline.crew.thaw("trainer")
     assert await pipeline.exit_code("trainer") == Superseded.exit_code
-    await more_steps(seen, 2)
+    await seen.more_steps(2)
     await require_sound(pipeline, seen)

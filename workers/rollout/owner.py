@@ -70,7 +70,8 @@ class Owner:
 
     async def take_in(self, entries: Sequence[Entry[Record]]) -> None:
         """Fold records of `sessions`, and act on what they change."""
-        failpoint("rollout.after_poll")
+        if entries:
+            failpoint("rollout.after_poll")
         for entry in entries:
             holding = self.holdings.get(entry.partition)
             if holding is None or entry.offset < holding.ledger.next:
@@ -104,7 +105,7 @@ class Owner:
         if is_closing:
             failpoint("rollout.before_closing_span")
         await self._writer.send(SESSIONS, owned.partition, owned.span)
-        failpoint("rollout.after_closing_span" if is_closing else "rollout.mid_span")
+        failpoint("rollout.closing_span_sent" if is_closing else "rollout.mid_span")
 
     def positions(self) -> dict[int, Position]:
         """R5: where another owner may start, for the partitions that are live."""
@@ -139,6 +140,8 @@ class Owner:
             case Requested(session, request) if request.end is None and holding.is_live:
                 self._offer(holding, session, request)
             case Extended(_, request) if request.end is not None:
+                if holding.is_live:
+                    failpoint("rollout.after_closing_span")
                 self._admission.end(JobId(holding.partition, request.offset, holding.epoch))
             case RequestEnded(_, request):
                 await self._stop(JobId(holding.partition, request.offset, holding.epoch))

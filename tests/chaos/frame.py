@@ -1,0 +1,201 @@
+"""Runs rows: opens what each needs, lets it make its fault, waits until all work has ended, and checks the log.
+
+Invariants:
+- a row passes only if it says what proves its fault, nothing was lost or happened twice, and the audit finds nothing new;
+- one pipeline stands at a time, shared by rows of a scene; a row that fails, or that asks to be alone, leaves none behind;
+- whatever ends this, Ctrl-C too, no process is left.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from infra.audit.log import KafkaLog
+from infra.audit.verify import AuditOptions
+from infra.broker.cluster import LocalKafka
+from infra.crew.crew import Event
+from schemas.errors import SeamlessFlowError, SetupError
+from tests.chaos.check import Counts, Ends, Slice, check_cluster
+from tests.chaos.report import Result
+from tests.chaos.row import Happened, Row, Skip
+from tests.chaos.stage import Stage
+from tests.chaos.tiers import TIERS
+from tests.flow.agents import require_answers
+from tests.flow.harness import Pipeline, looping_pipeline, standing_pipeline
+from tests.flow.seen import Seen, require_self_describing, watching
+
+ROW_DEADLINE_S = 300.0
+GRACE_MS = 30_000
+"""A closed loop never stands still: what refers to records as young as this may not be written yet."""
+CHANGES: dict[str, dict[str, object]] = {"scheduler": {"tick_s": 1.0}, "reward": {"rule": "tests.chaos.plugins:QuickCountRule"}}
+"""How soon a death is noticed follows from the product's own settings, not from those of the flow tests; rewards need no time."""
+
+Results = Generator[Result, None, None]
+
+
+@dataclass
+class House:
+    """One tier's cluster, and the pipeline that stands on it."""
+
+    kafka: LocalKafka
+    folder: Path
+    tell: Callable[[Event], None]
+    seed: int
+    _scene: str = ""
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _pipeline: Pipeline | None = None
+    _known: Counts = field(default_factory=Counts)
+    _opened: int = 0
+
+    def play(self, row: Row) -> Result:
+        """One row, from its pipeline to its result."""
+        began = time.monotonic()
+        try:
+            if row.is_alone or row.scene != self._scene:
+                self.clear()
+            result = anyio.run(self._run, row, self._standing(row))
+        except Skip as reason:
+            result = Result(row.fault, row.tier, "skipped", str(reason))
+        except (SeamlessFlowError, AssertionError, TimeoutError, ExceptionGroup) as failure:
+            result = Result(row.fault, row.tier, "failed", _said(failure))
+        if row.is_alone or result.status == "failed":
+            self.clear()
+        return replace(result, took_s=round(time.monotonic() - began, 1))
+
+    def clear(self) -> None:
+        """End the pipeline that stands."""
+        self._stack.close()
+        self._stack, self._scene, self._pipeline, self._known = ExitStack(), "", None, Counts()
+
+    def _standing(self, row: Row) -> Pipeline | None:
+        """The pipeline of this row's scene; opened where it does not stand."""
+        if row.scene != "bare" and self._pipeline is None:
+            self._opened += 1
+            opened = looping_pipeline if row.scene == "loop" else standing_pipeline
+            run_dir = self.folder / f"{self._opened:02}-{row.scene}"
+            self._pipeline = self._stack.enter_context(opened(self.kafka.bootstrap, run_dir, self.tell, **CHANGES))
+            self._scene = row.scene
+        return self._pipeline if row.scene != "bare" else None
+
+    async def _run(self, row: Row, pipeline: Pipeline | None) -> Result:
+        dice = random.Random(f"{self.seed} {row.fault}")
+        stage = Stage(row, self.kafka, self.folder, dice, pipeline)
+        with anyio.fail_after(ROW_DEADLINE_S):
+            if pipeline is None:
+                happened = await row.play(stage)
+                return judged(row, happened, Counts(stall_s=happened.stall_s), Counts())
+            return await self._on_pipeline(stage, pipeline)
+
+    async def _on_pipeline(self, stage: Stage, pipeline: Pipeline) -> Result:
+        await pipeline.come_home()
+        since = await anyio.to_thread.run_sync(_ends, pipeline)
+        async with watching(pipeline.log()) as seen:
+            stage.reading = seen
+            if stage.row.scene == "loop":
+                await seen.more_steps(1)
+            happened = await stage.row.play(stage)
+            marks = await anyio.to_thread.run_sync(_ends, pipeline)
+            unsettled = await settle(stage, seen)
+            for work in stage.works:
+                require_answers(work, seen)
+            require_self_describing(seen)
+        counts = await self._count(stage, Slice(since, marks, tuple(stage.kills), stage.row.scene == "loop"))
+        known, self._known = self._known, counts
+        result = judged(stage.row, happened, counts, known)
+        return replace(result, status="failed", reason=f"{unsettled}; {result.reason}") if unsettled else result
+
+    async def _count(self, stage: Stage, row: Slice) -> Counts:
+        loop = stage.row.scene == "loop"
+        options = AuditOptions(
+            weights=False, grace_ms=GRACE_MS if loop else 0, kills_ms=tuple(kill.at_ms for kill in stage.kills)
+        )  # fmt: skip
+        connection = stage.pipeline.connection
+        job = partial(check_cluster, connection.address(), connection.namespace, row, options)
+        return await anyio.to_thread.run_sync(job)
+
+
+async def settle(stage: Stage, seen: Seen) -> str:
+    """Wait until all work has ended that was begun by now; answers what never ended."""
+    try:
+        if stage.row.scene == "loop":
+            await seen.more_steps(1)
+            groups, sessions = seen.given_out(), seen.ended_training()
+            await seen.until(lambda: groups <= seen.decided_groups(), "a decision on each group")
+            await seen.until(lambda: sessions <= seen.decided_sessions(), "a decision on each session")
+        else:
+            await seen.until(lambda: not seen.unsettled(), "an end, a Trajectory and a Score of each session")
+    except AssertionError as failure:
+        return str(failure)
+    return ""
+
+
+def judged(row: Row, happened: Happened, counts: Counts, known: Counts) -> Result:
+    """A row's result from what it saw and what the log says. `known`: what the log said before this row began."""
+    lost, twice = sorted(counts.lost - known.lost), sorted(counts.twice - known.twice)
+    broken = sorted(violation for violation in counts.violations - known.violations if violation.rule not in happened.allowed)
+    reasons = [] if happened.fired else ["its fault never happened"]
+    reasons += [*lost[:3], *twice[:3], *(f"{each.rule} at {each.topic} {each.partition}-{each.offset}: {each.text}" for each in broken[:3])]
+    found = Result(
+        row.fault, row.tier, "passed", fired=happened.fired, stall_s=happened.stall_s or counts.stall_s,
+        lost=len(lost) + happened.lost, twice=len(twice) + happened.twice, takeover_s=counts.takeover_s,
+        trainer_back_s=counts.trainer_back_s,
+    )  # fmt: skip
+    is_sound = not reasons and not found.lost and not found.twice
+    return found if is_sound else replace(found, status="failed", reason="; ".join(reasons) or "lost or twice, as the row counted")
+
+
+def run_rows(rows: Sequence[Row], folder: Path, seed: int, tell: Callable[[Event], None], begin: Callable[[Row], None]) -> Results:
+    """Run rows, tier by tier and scene by scene; each result as soon as it is known.
+
+    Closing the iterator ends every process.
+    """
+    for tier, opened in TIERS.items():
+        of_tier = in_order([row for row in rows if row.tier == tier])
+        if not of_tier:
+            continue
+        place = folder / tier.replace(" ", "-")
+        with ExitStack() as stack:
+            try:
+                kafka = stack.enter_context(opened(place))
+            except SetupError as missing:
+                yield from (Result(row.fault, row.tier, "skipped", f"the tier does not start: {missing}") for row in of_tier)
+                continue
+            house = stack.enter_context(_house(kafka, place, tell, seed))
+            for row in of_tier:
+                begin(row)
+                yield house.play(row)
+
+
+def in_order(rows: Sequence[Row]) -> list[Row]:
+    """Rows that share a pipeline stand together; those that want one of their own come last."""
+    scenes = [*dict.fromkeys(row.scene for row in rows)]
+    return sorted(rows, key=lambda row: (row.is_alone, scenes.index(row.scene)))
+
+
+@contextmanager
+def _house(kafka: LocalKafka, folder: Path, tell: Callable[[Event], None], seed: int) -> Iterator[House]:
+    house = House(kafka, folder, tell, seed)
+    try:
+        yield house
+    finally:
+        house.clear()
+
+
+def _ends(pipeline: Pipeline) -> Ends:
+    with KafkaLog(pipeline.connection.address(), pipeline.connection.namespace) as log:
+        return dict(log.ends("sessions"))
+
+
+def _said(failure: BaseException) -> str:
+    while isinstance(failure, BaseExceptionGroup):
+        failure = failure.exceptions[0]
+    return f"{type(failure).__name__}: {failure}".strip().rstrip(":")

@@ -1,0 +1,85 @@
+"""A row of the crash matrix: one fault, on real processes, and what proves that it happened.
+
+A row is an async function over a Stage (`tests.chaos.stage`), registered by `row`, in a module `tests/chaos/rows_*.py`. It makes its fault
+under fresh work and answers a Happened. What follows is the frame's: waiting until all work has ended, and the check from raw bytes.
+
+Invariants: no two rows have one name; a row without proof of its fault never passes; one that cannot run here raises Skip with the reason.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from tests.chaos.stage import Stage
+
+Scene = Literal["calls", "loop", "bare"]
+"""What stands when a row begins. `calls`: all but source, agents and trainer, under version 0. `loop`: the closed loop, training without
+end. `bare`: the cluster alone."""
+
+
+class Skip(Exception):
+    """This row cannot run here; the reason is printed and reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """What a row saw. `fired` says what proves that the fault happened; empty: it did not.
+
+    `allowed`: rules that the row itself broke in the log, on purpose. `stall_s`, `lost`, `twice`: what the row measured or counted beside
+    the log.
+    """
+
+    fired: str
+    allowed: tuple[str, ...] = ()
+    stall_s: float | None = None
+    lost: int = 0
+    twice: int = 0
+
+
+Play = Callable[["Stage"], Awaitable[Happened]]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One fault. `failpoint`: where it kills, if it does. `is_alone`: on a pipeline that no other row has seen or will see."""
+
+    fault: str
+    tier: str
+    play: Play
+    scene: Scene = "calls"
+    failpoint: str = ""
+    is_alone: bool = False
+
+
+_rows: dict[str, Row] = {}
+
+
+def row(
+    fault: str, *, tier: str = "one node", scene: Scene = "calls", failpoint: str = "", is_alone: bool = False
+) -> Callable[[Play], Play]:
+    """Register a function as a row; several times with several failpoints, it is several rows.
+
+    :raises ValueError: another row has this name.
+    """
+
+    def register(play: Play) -> Play:
+        if fault in _rows:
+            raise ValueError(f"two rows are named {fault!r}")
+        _rows[fault] = Row(fault, tier, play, scene, failpoint, is_alone)
+        return play
+
+    return register
+
+
+def all_rows() -> list[Row]:
+    """The rows of all modules `rows_*`, as registered."""
+    for module in sorted(found.name for found in pkgutil.iter_modules([str(Path(__file__).parent)])):
+        if module.startswith("rows_"):
+            importlib.import_module(f"tests.chaos.{module}")
+    return list(_rows.values())

@@ -1,0 +1,111 @@
+"""What a row plays on: a cluster, a pipeline of real processes on it, agents at work, and the ways to break them.
+
+Whatever dies by the stage's hand is written down with its time: takeovers and the trainer's way back are measured from there.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from infra.broker.cluster import LocalKafka
+from infra.crew.member import Spec
+from tests.chaos.check import Kill
+from tests.chaos.row import Row
+from tests.flow.agents import Work, at_work
+from tests.flow.harness import Pipeline
+from tests.flow.seen import Key, Seen
+
+UNDER_WAY = 3
+COMMITTED = 50
+"""Tokens after which an owner has kept a Position since the request began: it does so twice a second, and makes this many in one."""
+
+
+@dataclass
+class Stage:
+    """One row's stage. `dice` are seeded for the row; `folder` is the row's own. Rows of the scene `bare` have no pipeline."""
+
+    row: Row
+    kafka: LocalKafka
+    folder: Path
+    dice: random.Random
+    standing: Pipeline | None = None
+    reading: Seen | None = None
+    works: list[Work] = field(default_factory=list)
+    kills: list[Kill] = field(default_factory=list)
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The processes."""
+        assert self.standing is not None, f"a row of the scene {self.row.scene!r} has no pipeline"
+        return self.standing
+
+    @property
+    def seen(self) -> Seen:
+        """The log of the pipeline, read as it grows."""
+        assert self.reading is not None, f"a row of the scene {self.row.scene!r} has no log"
+        return self.reading
+
+    @asynccontextmanager
+    async def agents(self, count: int = 6, *, tokens: int = 100, turns: int = 1) -> AsyncIterator[Work]:
+        """Agents at work through the gateway; leaving waits until each has its answers. What they were shown is compared with the log."""
+        async with at_work(self.pipeline.url, count, tokens=tokens, turns=turns) as work:
+            self.works.append(work)
+            yield work
+
+    async def under_way(self, node: str | None = None, *, least: int = 1) -> list[Key]:
+        """Wait until requests are in mid-generation, at `node` where given; answers which."""
+        await self.seen.until(lambda: len(self.seen.running(node, least=least)) >= UNDER_WAY, "requests in mid-generation")
+        return self.seen.running(node, least=least)
+
+    async def busiest(self, *, least: int = COMMITTED) -> str:
+        """Wait for an owner with requests in mid-generation; answers its name."""
+
+        def is_busy() -> bool:
+            return bool(self.seen.owners) and len(self.seen.running(self.seen.busiest(least=least), least=least)) >= UNDER_WAY
+
+        await self.seen.until(is_busy, "requests of one owner")
+        return self.seen.busiest(least=least)
+
+    def held(self, node: str) -> set[int]:
+        """Partitions that a node claimed last."""
+        return {partition for partition, claim in self.seen.owners.items() if claim.node == node}
+
+    async def taken_over(self, node: str, partitions: Iterable[int]) -> None:
+        """Wait until other nodes have claimed these partitions of `node`."""
+        wanted = set(partitions)
+        await self.seen.until(lambda: not wanted & self.held(node), f"another worker to take the partitions of {node}")
+
+    def kill(self, member: str) -> None:
+        """SIGKILL."""
+        self.kills.append(Kill(member, round(self.pipeline.crew.kill(member) * 1000)))
+
+    async def restart_armed(self, member: str, failpoint: str) -> None:
+        """End a member and start it again, to die at a failpoint."""
+        self.pipeline.crew.end([member])
+        await self.pipeline.restart(member, failpoint)
+
+    async def dies(self, member: str) -> str:
+        """Wait until a member's failpoint has killed it; answers the proof.
+
+        :raises AssertionError: it ended in another way, or not at all.
+        """
+        await self.pipeline.dies(member)
+        self.kills.append(Kill(member, time.time_ns() // 1_000_000))
+        return f"{member} died by SIGKILL at {self.row.failpoint}" if self.row.failpoint else f"{member} died by SIGKILL"
+
+    async def start_second(self, member: str) -> str:
+        """Start a second process beside a member, with the same settings; answers its name."""
+        name = f"{member}-b"
+        if member == "trainer":
+            self.pipeline.start_trainer(name)
+            await self.pipeline.ready(name)
+        else:
+            spec = self.pipeline.specs[member]
+            self.pipeline.specs[name] = Spec(name, spec.role, spec.settings)
+            await self.pipeline.start(name)
+        return name

@@ -1,0 +1,89 @@
+"""The crash matrix judges its rows: by proof of the fault, by what was lost or twice, and by what the audit finds anew."""
+
+from __future__ import annotations
+
+import pytest
+
+from infra.audit.findings import Violation
+from tests.chaos.check import Counts
+from tests.chaos.frame import in_order, judged
+from tests.chaos.report import Result, report, summary
+from tests.chaos.row import Happened, Row, row
+from tests.chaos.stage import Stage
+from tests.chaos.tiers import TIERS
+
+NOTHING = Counts()
+R2, R4 = (Violation(rule, "sessions", 0, 7, "text") for rule in ("R2", "R4"))  # type: ignore[arg-type]
+
+
+async def play(stage: Stage) -> Happened:
+    return Happened("")
+
+
+A_ROW = Row("a fault", "one node", play)
+
+
+def test_a_row_whose_fault_happened_and_that_left_a_sound_log_passes() -> None:
+    result = judged(A_ROW, Happened("it died"), Counts(stall_s=1.5, takeover_s=4.0), NOTHING)
+    assert (result.status, result.fired, result.stall_s, result.takeover_s) == ("passed", "it died", 1.5, 4.0)
+
+
+def test_a_row_whose_fault_did_not_happen_fails() -> None:
+    result = judged(A_ROW, Happened(""), NOTHING, NOTHING)
+    assert (result.status, result.reason) == ("failed", "its fault never happened")
+
+
+@pytest.mark.parametrize(
+    ("found", "lost", "twice"),
+    [(Counts(lost=frozenset({"a", "b"})), 2, 0), (Counts(twice=frozenset({"c"})), 0, 1), (Counts(violations=frozenset({R2})), 0, 0)],
+)
+def test_what_the_log_lost_doubled_or_broke_fails_a_row(found: Counts, lost: int, twice: int) -> None:
+    result = judged(A_ROW, Happened("it died"), found, NOTHING)
+    assert (result.status, result.lost, result.twice) == ("failed", lost, twice)
+    assert result.reason
+
+
+def test_what_an_earlier_row_left_is_not_counted_again() -> None:
+    left = Counts(lost=frozenset({"a"}), twice=frozenset({"b"}), violations=frozenset({R2}))
+    assert judged(A_ROW, Happened("it died"), left, left).status == "passed"
+
+
+def test_a_row_may_break_the_rules_that_it_names_and_no_others() -> None:
+    happened = Happened("a corrupt record stands in the log", allowed=("R4",))
+    assert judged(A_ROW, happened, Counts(violations=frozenset({R4})), NOTHING).status == "passed"
+    assert judged(A_ROW, happened, Counts(violations=frozenset({R4, R2})), NOTHING).status == "failed"
+
+
+def test_what_a_row_counts_itself_fails_it() -> None:
+    result = judged(A_ROW, Happened("cut", lost=1, twice=2, stall_s=3.0), NOTHING, NOTHING)
+    assert (result.status, result.lost, result.twice, result.stall_s) == ("failed", 1, 2, 3.0)
+
+
+def test_rows_that_share_a_pipeline_stand_together_and_those_alone_come_last() -> None:
+    rows = [
+        Row("1", "one node", play, "calls"), Row("2", "one node", play, "loop"), Row("3", "one node", play, "calls", is_alone=True),
+        Row("4", "one node", play, "calls"),
+    ]  # fmt: skip
+    assert [each.fault for each in in_order(rows)] == ["1", "4", "2", "3"]
+
+
+def test_two_rows_have_two_names() -> None:
+    row("named once, in a test", tier="no such tier")(play)
+    with pytest.raises(ValueError, match="two rows are named"):
+        row("named once, in a test", tier="no such tier")(play)
+    assert "no such tier" not in TIERS
+
+
+def test_the_report_holds_what_is_asked_of_it() -> None:
+    results = [
+        Result("kill", "one node", "passed", fired="it died", stall_s=2.0, takeover_s=4.5),
+        Result("cut", "three nodes", "failed", "1 lost", lost=1, twice=2, takeover_s=3.0),
+        Result("disk full", "one node", "skipped", "mount is not permitted"),
+    ]
+    said = report(results, seed=3)
+    assert (said["lost"], said["twice"], said["seed"], said["takeover_s"], said["trainer_back_s"]) == (1, 2, 3, 4.5, None)
+    wanted = {"fault", "tier", "status", "reason", "fired", "stall_s", "lost", "twice"}
+    assert all(wanted <= set(found) for found in said["rows"])
+    assert [found["status"] for found in said["rows"]] == ["passed", "failed", "skipped"]
+    assert "1 rows passed, 1 failed, 1 skipped; 1 lost, 2 twice" in summary(results)
+    assert "skipped: disk full (one node): mount is not permitted" in summary(results)
