@@ -15,7 +15,8 @@ class NodeStatus(Record, frozen=True, kw_only=True):
 
     `incarnation` is random per process: a new one means that the old one is dead. `capacity` is relative (tokens per second at full batch,
     or 1.0). `grants_seen` is the next offset of `grants` that the node will read; `partitions` are those that it holds (claimed and not
-    released): both together acknowledge a revoke. `left` is the last word of a clean leave.
+    released): both together acknowledge a revoke. `left` is the last word of a clean leave. `own_s` and `first_token_s` are of the slowest
+    partition of the newest taking: seconds until its Claim was read back, and from there to the first token of a request that waited.
     """
 
     node: str
@@ -30,6 +31,8 @@ class NodeStatus(Record, frozen=True, kw_only=True):
     waiting: int = 0
     tokens: int = 0
     detail: str = ""
+    own_s: float = 0.0
+    first_token_s: float = 0.0
 
     def key(self) -> bytes:
         """The node's name."""

@@ -3,6 +3,9 @@
 A Position is a fact of the log, so any reader may use anybody's: the owners' group `rollout` serves gateways, too. If retention passed a
 reader's own, it takes `rollout`'s; if that is gone as well, it starts at the first record left with a `floor`: nothing counts before
 a Claim with `reset` at least as great as the newest Grant of the partition.
+
+A snapshot (`workers.snapshot`) only makes the way shorter: it is used where a Position stands, and moves the start beyond it. Without any
+Position nothing counts, whatever a snapshot may hold: all readers must agree, and not all can have it.
 """
 
 from __future__ import annotations
@@ -14,19 +17,25 @@ from schemas.identity import START, Position
 from schemas.topics import SESSIONS
 from streams.log import Log
 from workers.ledger import Ledger
+from workers.snapshot import Snapshot
+from workers.snapshot_store import SnapshotStore
 
 ROLLOUT_GROUP = "rollout"
 
 
 class Start(NamedTuple):
-    """Where to read from. `floor` is set where every Position is gone: what was before is lost, and that is to be reported."""
+    """Where to read from. `floor` is set where every Position is gone: what was before is lost, and that is to be reported.
+
+    `snapshot`: the fold up to `position`, where one stands in for reading.
+    """
 
     position: Position
     floor: int | None
+    snapshot: Snapshot | None = None
 
     def ledger(self) -> Ledger:
         """A fold from here."""
-        return Ledger(self.position, self.floor)
+        return Ledger(self.position, self.floor) if self.snapshot is None else self.snapshot.ledger()
 
 
 def choose(first: int, committed: Sequence[Position | None], newest_grant: int) -> Start:
@@ -42,14 +51,34 @@ def choose(first: int, committed: Sequence[Position | None], newest_grant: int) 
     return Start(Position(first, -1), newest_grant)
 
 
+def shorten(start: Start, snapshot: Snapshot, end: int) -> Start:
+    """Begin with a snapshot, where that saves reading; `end` is the offset after the partition's last record."""
+    saves = start.floor is None and start.position.offset < snapshot.next <= end
+    return Start(snapshot.position, None, snapshot) if saves else start
+
+
+async def shortened(log: Log, starts: Mapping[int, Start], store: SnapshotStore) -> dict[int, Start]:
+    """These starts, with the snapshots of `store` where they save reading."""
+    found = await store.find(partition for partition, start in starts.items() if start.floor is None)
+    if not found:
+        return dict(starts)
+    places = {partition: log.place(SESSIONS, partition) for partition in found}
+    ends = await log.broker.ends(list(places.values()))
+    return {
+        partition: shorten(start, found[partition], ends[places[partition]]) if partition in found else start
+        for partition, start in starts.items()
+    }
+
+
 async def find_starts(
-    log: Log, partitions: Iterable[int], newest_grants: Mapping[int, int], groups: Sequence[str] = (ROLLOUT_GROUP,)
+    log: Log, partitions: Iterable[int], newest_grants: Mapping[int, int], *, groups: Sequence[str] = (ROLLOUT_GROUP,),
+    store: SnapshotStore | None = None,
 ) -> dict[int, Start]:
     """Where to start in each partition. `newest_grants`: partition → offset of its newest Grant (absent: −1)."""
     places = {partition: log.place(SESSIONS, partition) for partition in partitions}
     firsts = await log.broker.starts(list(places.values()))
     found = [await log.broker.committed(log.group(group), list(places.values())) for group in groups]
-    return {
+    starts = {
         partition: choose(
             firsts[place],
             [Position.parse(*offsets[place]) if place in offsets else None for offsets in found],
@@ -57,6 +86,7 @@ async def find_starts(
         )
         for partition, place in places.items()
     }
+    return starts if store is None else await shortened(log, starts, store)
 
 
 async def commit_positions(log: Log, positions: Mapping[int, Position], group: str = ROLLOUT_GROUP) -> None:

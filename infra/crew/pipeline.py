@@ -48,12 +48,14 @@ def services(settings: UpSettings, run_dir: Path, file: Path) -> list[Spec]:
 
     :raises UsageError: a table of the settings file is wrong.
     """
-    model = {"model_dir": model_dir(settings, run_dir)}
-    given: dict[str, Mapping[str, object]] = {GATEWAY: {**model, "address_file": address_file(run_dir)}, "reward": model}
+    model, snapshots = {"model_dir": model_dir(settings, run_dir)}, {"snapshots": str(run_dir / "snapshots")}
+    given: dict[str, Mapping[str, object]] = {
+        GATEWAY: {**model, **snapshots, "address_file": address_file(run_dir)}, "reward": model, "assembler": snapshots,
+    }
     specs = [Spec(role, role, _open(role, given.get(role, {}), file)) for role in (GATEWAY, *ALONE)]
     for number in range(settings.rollouts):
         name = f"rollout-{number}"
-        specs.append(Spec(name, "rollout", {**_open("rollout", model, file), "node": name}))
+        specs.append(Spec(name, "rollout", {**_open("rollout", {**model, **snapshots}, file), "node": name}))
     if settings.trainer:
         specs.append(Spec("trainer", "trainer", _trainer({**model, **_folders(run_dir)}, file)))
     return specs

@@ -33,6 +33,11 @@ class Plan:
         return self.run_dir / "model"
 
     @property
+    def snapshots(self) -> Path:
+        """Folds of partitions, for those who take over."""
+        return self.run_dir / "snapshots"
+
+    @property
     def address_file(self) -> Path:
         """Where the gateway says how it is reached."""
         return self.run_dir / "gateway.url"
@@ -46,12 +51,12 @@ class Plan:
 def services(plan: Plan) -> list[Spec]:
     """All but agents: they need the gateway's address."""
     return [
-        Spec(GATEWAY, "gateway", {"model_dir": plan.model_dir, "address_file": plan.address_file}),
-        Spec("assembler", "assembler", {"idle_s": 30}),
+        Spec(GATEWAY, "gateway", {"model_dir": plan.model_dir, "address_file": plan.address_file, "snapshots": plan.snapshots}),
+        Spec("assembler", "assembler", {"idle_s": 30, "snapshots": plan.snapshots}),
         Spec("reward", "reward", {"model_dir": plan.model_dir, "rule": "infra.demo.plugins:NextLetterRule"}),
         Spec("scheduler", "scheduler", {}),
         Spec("source", "source", _source(plan)),
-        *(Spec(name, "rollout", {"node": name, "model_dir": plan.model_dir, "batch": 32}) for name in WORKERS),
+        *(Spec(name, "rollout", {"node": name, "model_dir": plan.model_dir, "batch": 32, "snapshots": plan.snapshots}) for name in WORKERS),
         Spec(TRAINER, "trainer", _trainer(plan)),
     ]
 

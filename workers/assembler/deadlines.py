@@ -9,7 +9,7 @@ ignores it if one followed; each silence is answered once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from schemas.session import Close
@@ -42,6 +42,23 @@ class Deadlines:
         self._silent[session.offset] = _Silence(session, now_s)
         if session.last == session.offset:
             self._opened_ms[session.offset] = timestamp_ms
+
+    def resume(self, sessions: Iterable[SessionState], opened_ms: Mapping[int, int], at_ms: int, now_s: float) -> None:
+        """These sessions (oldest first) are open as a snapshot says: of `at_ms`, by the log's stamps. One without a stamp is too old."""
+        self._newest_ms, self._newest_read_s = at_ms, now_s
+        for session in sessions:
+            self._silent[session.offset] = _Silence(session, now_s)
+            self._opened_ms[session.offset] = opened_ms.get(session.offset, 0)
+
+    @property
+    def opened_ms(self) -> dict[int, int]:
+        """When the open sessions opened, those whose Close for age is on its way left out."""
+        return dict(self._opened_ms)
+
+    @property
+    def newest_ms(self) -> int:
+        """The newest stamp read."""
+        return self._newest_ms
 
     def forget(self, session: SessionState) -> None:
         """The session ended without a record of its own: a reset."""

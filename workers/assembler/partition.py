@@ -17,6 +17,8 @@ from streams.codec import Entry
 from streams.writer import Receipt
 from workers.assembler.deadlines import Deadlines
 from workers.ledger import Claimed, Ledger, SessionEnded, SessionState
+from workers.positions import Start
+from workers.snapshot import Backlog, Snapshot, snapshot_of
 
 __all__ = ["HeldPartition"]
 
@@ -33,10 +35,20 @@ class HeldPartition:
     ledger: Ledger
     deadlines: Deadlines
     kept: Position | None = None
+    backlog: Backlog = field(default_factory=Backlog)
     _sent: deque[_Sent] = field(default_factory=deque)
+
+    @classmethod
+    def begin(cls, start: Start, deadlines: Deadlines, now_s: float) -> HeldPartition:
+        """At a Position, or with what a snapshot holds."""
+        held = cls(start.ledger(), deadlines)
+        if start.snapshot is not None:
+            deadlines.resume(held.ledger.sessions.values(), start.snapshot.opened_ms, start.snapshot.at_ms, now_s)
+        return held
 
     def take(self, entry: Entry[Record], now_s: float) -> SessionState | None:
         """Fold one record; answers the session that it closed, if it did."""
+        self.backlog.saw(entry.offset, entry.record)
         change = self.ledger.apply(entry.offset, entry.record)
         if change is None:
             return None
@@ -57,6 +69,12 @@ class HeldPartition:
             self.ledger.forget(self._sent.popleft().session)
             count += 1
         return count
+
+    def snapshot(self, topic: str, partition: int) -> Snapshot | None:
+        """The fold as it is; None while a session that ended waits for its acknowledgement: a snapshot holds open ones only."""
+        if self._sent:
+            return None
+        return snapshot_of(self.ledger, topic, partition, at_ms=self.deadlines.newest_ms, opened_ms=self.deadlines.opened_ms)
 
     def due(self, now_s: float) -> list[Close]:
         """The Closes to be written now."""

@@ -34,11 +34,14 @@ from workers.assembler.partition import HeldPartition
 from workers.assembler.settings import AssemblerSettings
 from workers.assembler.trajectory import trajectory_of
 from workers.ledger import SessionState
-from workers.positions import ROLLOUT_GROUP, Start, choose
+from workers.positions import ROLLOUT_GROUP, Start, choose, shortened
+from workers.snapshot_store import SnapshotKeeper, SnapshotStore
 
 GROUP = "assembler"
 WRITER = WriterOptions(linger_ms=5, compress=True)
 READ_S = 0.25
+SETTLE_S = 1.0
+"""How long reading may stop for the acknowledgements before a snapshot."""
 LEAVE_S = 8.0
 NO_GENERATION = -1
 
@@ -49,8 +52,10 @@ def role(settings: AssemblerSettings) -> Role:
     """The assembler with these settings."""
 
     async def run(log: Log, watch: Watch, *, task_status: TaskStatus[None]) -> None:
-        async with log.writer(WRITER) as writer, log.join(SESSIONS, GROUP) as member:
-            assembler = Assembler(settings, log, writer, member)
+        async with log.writer(WRITER) as writer, log.join(SESSIONS, GROUP) as member, anyio.create_task_group() as tasks:
+            store = SnapshotStore(log, settings.snapshots, GROUP)
+            assembler = Assembler(settings, log, writer, member, store, SnapshotKeeper(store))
+            tasks.start_soon(assembler.keeper.run)
             task_status.started()
             try:
                 await assembler.run()
@@ -64,12 +69,14 @@ def role(settings: AssemblerSettings) -> Role:
 
 @dataclass
 class Assembler:
-    """One member's share of the partitions. Not for concurrent use."""
+    """One member's share of the partitions. Not for concurrent use. `keeper` writes the snapshots that are handed to it."""
 
     settings: AssemblerSettings
     log: Log
     writer: RecordWriter
     member: Member
+    store: SnapshotStore
+    keeper: SnapshotKeeper
     _generation: int = NO_GENERATION
     _held: dict[int, HeldPartition] = field(default_factory=dict)
     _looked_at_s: float = 0.0
@@ -113,21 +120,19 @@ class Assembler:
 
     async def _begin_assignment(self) -> None:
         """New folds for the partitions held now; once more if they changed meanwhile."""
+        starts: dict[int, Start] = {}
         while self._generation != (generation := self.member.generation()):
-            self._held = await self._begin(self.member.partitions())
+            starts = await shortened(self.log, await find_starts(self.log, self.member.partitions()), self.store)
+            self._held = {partition: self._begin(partition, start) for partition, start in starts.items()}
             self._generation = generation
-        logger.info("assigned", partitions=sorted(self._held))
+        by_snapshot = sorted(partition for partition, start in starts.items() if start.snapshot is not None)
+        logger.info("assigned", partitions=sorted(self._held), by_snapshot=by_snapshot)
 
-    async def _begin(self, partitions: Iterable[int]) -> dict[int, HeldPartition]:
-        starts = await find_starts(self.log, partitions)
-        for partition, start in starts.items():
-            self.member.seek(partition, start.position.offset)
-            if start.floor is not None:
-                logger.error("retention passed every Position: nothing counts before a reset", partition=partition, floor=start.floor)
-        return {partition: self._hold(start) for partition, start in starts.items()}
-
-    def _hold(self, start: Start) -> HeldPartition:
-        return HeldPartition(start.ledger(), Deadlines(self.settings.idle_s, self.settings.max_age_s))
+    def _begin(self, partition: int, start: Start) -> HeldPartition:
+        self.member.seek(partition, start.position.offset)
+        if start.floor is not None:
+            logger.error("retention passed every Position: nothing counts before a reset", partition=partition, floor=start.floor)
+        return HeldPartition.begin(start, Deadlines(self.settings.idle_s, self.settings.max_age_s), anyio.current_time())
 
     async def _take_all(self, entries: list[Entry[Record]]) -> None:
         now_s = anyio.current_time()
@@ -160,9 +165,26 @@ class Assembler:
             for close in held.due(now_s):
                 await self.writer.send(SESSIONS, partition, close)
         await self.commit()
+        await self._keep_snapshots()
         waiting = [partition for partition, held in self._held.items() if held.ledger.floor is not None]
         if waiting and any(start.floor is None for start in (await find_starts(self.log, waiting)).values()):
             self._generation = NO_GENERATION
+
+
+    async def _keep_snapshots(self) -> None:
+        """Hand over the fold of a partition that a new assembler would read for long; one at a time."""
+        limit = self.settings.snapshot_bytes
+        due = [partition for partition, held in self._held.items() if held.backlog.is_due(held.ledger, limit)]
+        if not due or not self.keeper.is_free:
+            return
+        with anyio.move_on_after(SETTLE_S):
+            await self.writer.flush()  # on a busy partition some Trajectory is always on its way
+        for partition in due:
+            self._held[partition].settle()
+            snapshot = self._held[partition].snapshot(self.log.name(SESSIONS), partition)
+            if snapshot is not None:
+                self.keeper.take(snapshot, self._held[partition].backlog)
+                return
 
 
 async def find_starts(log: Log, partitions: Iterable[int]) -> dict[int, Start]:

@@ -31,7 +31,8 @@ from workers.gateway.mirror import Leaver, Mirror
 from workers.gateway.server import base_url, listen, write_address
 from workers.gateway.server import serve as serve_http
 from workers.gateway.settings import GatewaySettings
-from workers.positions import Start, find_starts
+from workers.positions import ROLLOUT_GROUP, Start, find_starts
+from workers.snapshot_store import SnapshotStore
 
 PROGRESS_S = 0.25
 """Between two looks whether a gateway that starts reads on."""
@@ -81,7 +82,7 @@ async def _run(
 ) -> None:
     chat = load_chat(settings.model_dir)
     with watch.waiting_for("the start of the log"):
-        starts = await _starts(log)
+        starts = await _starts(log, settings.snapshots)
     leavers, to_cancel = anyio.create_memory_object_stream[Leaver](math.inf)  # no more of them than calls in flight
     mirror = Mirror(starts, chat, settings.ended_sessions, leavers.send_nowait)
     positions = {partition: start.position.offset for partition, start in starts.items()}
@@ -96,11 +97,11 @@ async def _run(
         tasks.cancel_scope.cancel()
 
 
-async def _starts(log: Log) -> dict[int, Start]:
+async def _starts(log: Log, snapshots: str) -> dict[int, Start]:
     partitions = await check_topics(log.broker, log.namespace)
     async with open_table(log, GRANTS) as grants:
         newest = {entry.record.partition: entry.offset for entry in grants.rows.values() if isinstance(entry.record, Grant)}
-    starts = await find_starts(log, range(partitions), newest)
+    starts = await find_starts(log, range(partitions), newest, store=SnapshotStore(log, snapshots, ROLLOUT_GROUP))
     lost = sorted(partition for partition, start in starts.items() if start.floor is not None)
     if lost:
         logger.error("retention passed every position: sessions of these partitions are lost", partitions=lost)

@@ -19,6 +19,7 @@ class GatewaySettings(BaseModel):
     public_url: str = Field("", description="Base address that agents are told, without a slash at the end; empty: as they called.")
     model_dir: Path = Field(Path("runs/default/model"), description="Model folder: the tokenizer and the chat template.")
     model: str = Field("policy", description="Name of the model in answers and in /v1/models; agents may ask for it by any name.")
+    snapshots: str = Field("runs/default/snapshots", description="Folder or URL (fsspec) that all roles share; empty: no snapshots.")
     context_tokens: int = Field(2048, ge=2, description="Longest sequence: prompt and answer.")
     default_max_tokens: int = Field(512, ge=1, description="Budget of a call that names none, bounded by the context.")
     hold_s: float = Field(600.0, gt=0, description="How long a call is held without a new token before it is answered with 503.")

@@ -2,7 +2,8 @@
 
 A request on which two owners in a row died without progress is suspect: it runs alone, so that a third death says which request kills.
 After three it is refused, and the owner ends it as `failed`. Invariants: while a suspect runs, nothing else does; suspects of a partition
-run in the order of the fold, which blames the oldest.
+run in the order of the fold, which blames the oldest; of those that start together, the ones with the least left to generate start first:
+after a takeover there are many, and what is nearly done frees its place in the engine's batch soon.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ class Candidate:
         """It has killed too often to be tried again."""
         return self.request.deaths >= FATAL_DEATHS
 
+    @property
+    def remainder(self) -> int:
+        """Tokens that it may still generate."""
+        return self.request.record.sampling.max_tokens - self.request.accepted
+
 
 @dataclass
 class Admission:
@@ -52,7 +58,7 @@ class Admission:
             suspect = self._suspects.popleft()
             self._alone = suspect.id
             return self._start([suspect])
-        waiting, self._waiting = list(self._waiting), deque()
+        waiting, self._waiting = sorted(self._waiting, key=lambda candidate: candidate.remainder), deque()
         return self._start(waiting)
 
     def end(self, job: JobId) -> None:

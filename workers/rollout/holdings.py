@@ -6,7 +6,7 @@ Invariant: a partition is held under at most one epoch, and it is live only from
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from schemas.grant import Grant
@@ -14,6 +14,7 @@ from schemas.record import Record
 from schemas.session import Cause
 from streams.codec import Entry
 from workers.ledger import Ledger
+from workers.snapshot import Backlog
 
 
 class Granted(NamedTuple):
@@ -25,12 +26,13 @@ class Granted(NamedTuple):
 
 @dataclass
 class Holding:
-    """One partition under one epoch. `is_live`: the own Claim was read, so it may generate."""
+    """One partition under one epoch. `is_live`: the own Claim was read, so it may generate. `backlog`: what the next owner would read."""
 
     partition: int
     epoch: int
     ledger: Ledger
     is_live: bool = False
+    backlog: Backlog = field(default_factory=Backlog)
 
 
 class Reconciliation(NamedTuple):

@@ -26,11 +26,14 @@ from streams.codec import Entry
 from streams.failpoint import failpoint
 from streams.log import Log, LogReader, RecordWriter
 from workers.ledger import Change, Claimed, Extended, Requested, RequestEnded, RequestState, SessionEnded, SessionState
-from workers.positions import find_starts
+from workers.positions import Start, find_starts
 from workers.rollout.admission import Admission, Candidate
 from workers.rollout.engines.base import Emission, Engine, Job, JobId
 from workers.rollout.holdings import Granted, Holding, granted_to, reconcile
 from workers.rollout.spans import OwnedSpan, SpanBuffers
+from workers.rollout.takeover import TakeoverClock
+from workers.snapshot import snapshot_of
+from workers.snapshot_store import SnapshotKeeper, SnapshotStore
 
 logger = structlog.get_logger()
 
@@ -39,10 +42,13 @@ class Owner:
     """One incarnation of a node, between its log and its engine."""
 
     def __init__(
-        self, log: Log, node: str, incarnation: str, engine: Engine, writer: RecordWriter, sessions: LogReader, buffers: SpanBuffers
+        self, log: Log, node: str, incarnation: str, engine: Engine, writer: RecordWriter, sessions: LogReader, buffers: SpanBuffers,
+        snapshots: SnapshotStore | None = None,
     ) -> None:
         self._log, self._engine, self._writer, self._sessions, self._buffers = log, engine, writer, sessions, buffers
+        self._snapshots = snapshots
         self.node, self.incarnation = node, incarnation
+        self.takeover = TakeoverClock()
         self.holdings: dict[int, Holding] = {}
         self._admission = Admission()
         self._queue: deque[OwnedSpan] = deque()
@@ -63,8 +69,7 @@ class Owner:
             for job in self._admission.release(partition):
                 await self._engine.abort(job)
             await self.write(self._buffers.release(partition))
-            self._sessions.remove(partition)
-            del self.holdings[partition]
+            self._forget(partition)
         await self._writer.flush()
         logger.info("released", partitions=list(partitions))
 
@@ -76,6 +81,7 @@ class Owner:
             holding = self.holdings.get(entry.partition)
             if holding is None or entry.offset < holding.ledger.next:
                 continue
+            holding.backlog.saw(entry.offset, entry.record)
             change = holding.ledger.apply(entry.offset, entry.record)
             if change is not None:
                 await self._act(holding, change)
@@ -87,6 +93,9 @@ class Owner:
         for emission in emissions:
             if emission.finish is not None:
                 self._admission.end(emission.id)
+            first_token_s = self.takeover.sampled(emission.id.partition, now) if emission.tokens else None
+            if first_token_s is not None:
+                logger.info("first token", partition=emission.id.partition, after_s=round(first_token_s, 3))
         await self.write(spans)
 
     async def write(self, spans: Sequence[OwnedSpan]) -> None:
@@ -111,25 +120,34 @@ class Owner:
         """R5: where another owner may start, for the partitions that are live."""
         return {partition: holding.ledger.position() for partition, holding in self.holdings.items() if holding.is_live}
 
+    def keep_snapshots(self, keeper: SnapshotKeeper, every_bytes: int) -> None:
+        """Hand over the fold of a partition that a new owner would read for long; one at a time."""
+        for partition, holding in self.holdings.items():
+            if keeper.is_free and holding.is_live and holding.backlog.is_due(holding.ledger, every_bytes):
+                keeper.take(snapshot_of(holding.ledger, self._log.name(SESSIONS), partition), holding.backlog)
+
     def waiting(self) -> int:
         """Requests that the folds show as running."""
         return sum(len(holding.ledger.unfinished()) for holding in self.holdings.values())
 
     async def _take(self, granted: Mapping[int, Granted]) -> None:
-        starts = await find_starts(self._log, granted, {partition: grant.epoch for partition, grant in granted.items()})
+        self.takeover.taken(granted, anyio.current_time())
+        epochs = {partition: grant.epoch for partition, grant in granted.items()}
+        starts = await find_starts(self._log, granted, epochs, store=self._snapshots)
         for partition, grant in granted.items():
-            start = starts[partition]
-            await self._require_granted(partition, start.position.epoch)
-            self.holdings[partition] = Holding(partition, grant.epoch, start.ledger())
-            self._sessions.add(partition, start.position.offset)
-            if start.floor is not None:
-                logger.error("retention passed every Position: earlier sessions of this partition are lost", partition=partition)
-            claim = Claim(
-                epoch=grant.epoch, node=self.node, incarnation=self.incarnation, cause=grant.cause, reset=start.floor is not None
-            )
-            await self._writer.send(SESSIONS, partition, claim)
-            failpoint("rollout.before_own_claim")
-        logger.info("taken", partitions=sorted(granted))
+            await self._begin(partition, grant, starts[partition])
+        by_snapshot = sorted(partition for partition, start in starts.items() if start.snapshot is not None)
+        logger.info("taken", partitions=sorted(granted), by_snapshot=by_snapshot)
+
+    async def _begin(self, partition: int, grant: Granted, start: Start) -> None:
+        await self._require_granted(partition, start.position.epoch)
+        self.holdings[partition] = Holding(partition, grant.epoch, start.ledger())
+        self._sessions.add(partition, start.position.offset)
+        if start.floor is not None:
+            logger.error("retention passed every Position: earlier sessions of this partition are lost", partition=partition)
+        claim = Claim(epoch=grant.epoch, node=self.node, incarnation=self.incarnation, cause=grant.cause, reset=start.floor is not None)
+        await self._writer.send(SESSIONS, partition, claim)
+        failpoint("rollout.before_own_claim")
 
     async def _act(self, holding: Holding, change: Change) -> None:
         match change:
@@ -157,9 +175,15 @@ class Owner:
         if claim.epoch > holding.epoch:
             await self._lose(holding, claim)
         elif claim.epoch == holding.epoch:
-            holding.is_live = True
-            for session, request in holding.ledger.unfinished():
-                self._offer(holding, session, request)
+            self._go_live(holding)
+
+    def _go_live(self, holding: Holding) -> None:
+        holding.is_live = True
+        unfinished = holding.ledger.unfinished()
+        for session, request in unfinished:
+            self._offer(holding, session, request)
+        own_s = self.takeover.owned(holding.partition, anyio.current_time(), len(unfinished))
+        logger.info("owned", partition=holding.partition, epoch=holding.epoch, after_s=round(own_s, 3), unfinished=len(unfinished))
 
     async def _require_granted(self, partition: int, epoch: int) -> None:
         """Epochs are offsets of `grants`: one beyond its end means that the topic was made anew, and that no new epoch would ever count.
@@ -180,8 +204,12 @@ class Owner:
         for job in self._admission.release(holding.partition):
             await self._engine.abort(job)
         self._buffers.release(holding.partition)  # spans of a fenced epoch would not count
-        self._sessions.remove(holding.partition)
-        del self.holdings[holding.partition]
+        self._forget(holding.partition)
+
+    def _forget(self, partition: int) -> None:
+        self._sessions.remove(partition)
+        self.takeover.gone(partition)
+        del self.holdings[partition]
 
     def _offer(self, holding: Holding, session: SessionState, request: RequestState) -> None:
         self._admission.offer(Candidate(JobId(holding.partition, request.offset, holding.epoch), session, request))

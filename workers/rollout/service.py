@@ -1,7 +1,8 @@
 """A rollout worker: one node, its engine, and the partitions that it is granted.
 
-Its tasks: fold and act (`_own`), write what the engine samples (`_emit`, `_flush_due`), load versions in their order (`_follow_weights`),
-say that it lives while its engine makes progress (`_report`), keep Positions (`_commit`). A clean stop gives everything back and says so.
+Its tasks: fold and act (`own`), write what the engine samples (`emit`, `flush_due`), load versions in their order (`follow_weights`), say
+that it lives while its engine makes progress (`report`), keep Positions (`commit`) and snapshots (`keep_snapshots`). A clean stop gives
+everything back and says so.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from schemas.training import WeightVersion
 from streams.log import Log, LogReader, RecordWriter
 from streams.service import Role, Watch
 from streams.table import Table, open_table
-from workers.positions import commit_positions
+from workers.positions import ROLLOUT_GROUP, commit_positions
 from workers.rollout.engines.base import Engine
 from workers.rollout.owner import Owner
 from workers.rollout.settings import RolloutSettings
 from workers.rollout.spans import SpanBuffers
+from workers.snapshot_store import SnapshotKeeper, SnapshotStore
 
 POLL_S = 0.05
 """Longest wait for records of `sessions`: how late a new Grant may be noticed."""
@@ -47,6 +49,8 @@ def role(settings: RolloutSettings) -> Role:
             tasks.start_soon(worker.follow_grants)
             tasks.start_soon(worker.report)
             tasks.start_soon(worker.commit)
+            tasks.start_soon(worker.keeper.run)
+            tasks.start_soon(worker.keep_snapshots)
             task_status.started()
             await worker.own()
 
@@ -73,8 +77,9 @@ async def _open_worker(settings: RolloutSettings, log: Log, watch: Watch) -> Asy
         log.follow(SESSIONS, {}) as sessions,
     ):
         buffers = SpanBuffers(settings.stream_tokens, settings.flush_s)
-        owner = Owner(log, settings.node, secrets.token_hex(8), engine, writer, sessions, buffers)
-        worker = Worker(settings, log, watch, engine, writer, grants, sessions, owner, buffers)
+        snapshots = SnapshotStore(log, settings.snapshots, ROLLOUT_GROUP)
+        owner = Owner(log, settings.node, secrets.token_hex(8), engine, writer, sessions, buffers, snapshots)
+        worker = Worker(settings, log, watch, engine, writer, grants, sessions, owner, buffers, SnapshotKeeper(snapshots))
         try:
             yield worker
         finally:
@@ -95,6 +100,7 @@ class Worker:
     sessions: LogReader
     owner: Owner
     buffers: SpanBuffers
+    keeper: SnapshotKeeper
     _grants_changed: bool = True
     _grants_done: int = 0
     _tokens: int = -1
@@ -168,6 +174,12 @@ class Worker:
                 await commit_positions(self.log, moved)
                 kept.update(moved)
 
+    async def keep_snapshots(self) -> None:
+        """Look for partitions that a new owner would read for long."""
+        while True:
+            await anyio.sleep(self.settings.commit_s)
+            self.owner.keep_snapshots(self.keeper, self.settings.snapshot_bytes)
+
     async def leave(self) -> None:
         """Give everything back: partial spans are written, Positions kept, and the last word is `left`."""
         positions = self.owner.positions()
@@ -193,6 +205,7 @@ class Worker:
             node=self.owner.node, incarnation=self.owner.incarnation, tags=["rollout"], state=state, capacity=self.settings.capacity,
             version=self.engine.version, grants_seen=self._grants_done, partitions=sorted(self.owner.holdings),
             running=load.running, waiting=load.waiting, tokens=load.tokens,
+            own_s=round(self.owner.takeover.own_s, 3), first_token_s=round(self.owner.takeover.first_token_s, 3),
         )
         await self.writer.send(NODES, 0, status)
 

@@ -23,6 +23,8 @@ class RolloutSettings(BaseModel):
     report_s: float = Field(1.0, gt=0, description="Period of NodeStatus.")
     commit_s: float = Field(2.0, gt=0, description="Period of Position commits.")
     recommit_s: float = Field(24 * 3600, gt=0, description="Positions that did not move are committed again: old commits expire.")
+    snapshots: str = Field("runs/default/snapshots", description="Folder or URL (fsspec) that all roles share; empty: no snapshots.")
+    snapshot_bytes: int = Field(4 << 20, ge=1, description="A snapshot is kept where it saves a new owner so many bytes of reading.")
     stall_s: float = Field(10.0, gt=0, description="An engine with work and no new token for so long is not reported as alive any more.")
     paced_tokens_per_s: float = Field(100.0, gt=0, description="Rate of the paced engine, per request.")
     paced_first_token_s: float = Field(0.0, ge=0, description="Delay of the paced engine's first token.")

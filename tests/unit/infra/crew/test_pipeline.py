@@ -53,7 +53,8 @@ def test_what_the_environment_says_is_left_to_the_environment(file: Path, monkey
 def test_workers_have_names_of_their_own(file: Path) -> None:
     found = settings_of(file, "[rollout]\nbatch = 8\n", rollouts=3, trainer=False, model_dir=Path("m"))
     workers = {name: settings for name, settings in found.items() if name.startswith("rollout")}
-    assert workers == {f"rollout-{number}": {"model_dir": Path("m"), "node": f"rollout-{number}"} for number in range(3)}
+    shared = {"model_dir": Path("m"), "snapshots": "run/snapshots"}
+    assert workers == {f"rollout-{number}": {**shared, "node": f"rollout-{number}"} for number in range(3)}
     assert "trainer" not in found
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from schemas.grant import Grant
 from schemas.identity import Position
@@ -17,10 +19,11 @@ from schemas.topics import GRANTS, SESSIONS, TRAJECTORIES
 from schemas.trajectory import Trajectory
 from streams.log import Log, Member
 from streams.memory import MemoryBroker
-from tests.unit.workers.assembler.session_log import claim, close, open_, request, span
+from tests.unit.workers.assembler.session_log import claim, close, open_, request, session_of, span
 from tests.unit.workers.running import append, entries, memory_log, records, running, until
 from workers.assembler.service import Assembler, role
 from workers.assembler.settings import AssemblerSettings
+from workers.assembler.trajectory import trajectory_of
 
 pytestmark = pytest.mark.anyio
 
@@ -102,10 +105,14 @@ async def test_no_position_passes_a_session_whose_trajectory_is_not_acknowledged
         await until_kept(log, 0, Position(5, 7))
 
 
-@pytest.mark.parametrize("seed", range(12))
-async def test_killed_at_any_point_every_session_has_its_trajectory_in_close_order(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("with_snapshots", [False, True])
+@pytest.mark.parametrize("seed", range(8))
+async def test_killed_at_any_point_every_session_has_its_trajectory_in_close_order(
+    seed: int, with_snapshots: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     print("seed", seed)
     draw = random.Random(seed)
+    settings = AssemblerSettings(commit_s=0.01, snapshots=str(tmp_path) if with_snapshots else "", snapshot_bytes=1)
     log = await memory_log(partitions=1)
     opened: list[int] = []
     expected: list[int] = []
@@ -114,7 +121,7 @@ async def test_killed_at_any_point_every_session_has_its_trajectory_in_close_ord
         monkeypatch.undo()
         if draw.random() < 0.5:  # it dies without its last commit
             monkeypatch.setattr(Assembler, "commit", _commit_nothing)
-        async with running(role(QUICK), log):
+        async with running(role(settings), log):
             for _ in range(draw.randint(1, 8)):
                 if opened and draw.random() < 0.5:
                     offset = append(log, SESSIONS, 0, close(opened.pop(draw.randrange(len(opened)))))
@@ -125,13 +132,35 @@ async def test_killed_at_any_point_every_session_has_its_trajectory_in_close_ord
             if draw.random() < 0.7:
                 await until(lambda: counted(closes(log, 0)) == expected, "all closed so far")
     monkeypatch.undo()
-    async with running(role(QUICK), log):
+    async with running(role(settings), log):
         await until(lambda: counted(closes(log, 0)) == expected, "all closed")
         await until_kept(log, 0, Position(min(opened, default=offset + 1), 1))
 
 
 async def _commit_nothing(self: Assembler) -> None:
     """A process that is killed commits nothing."""
+
+
+async def test_a_new_assembler_begins_with_a_snapshot_and_writes_the_same_trajectory(tmp_path: Path) -> None:
+    settings = AssemblerSettings(commit_s=0.01, snapshots=str(tmp_path), snapshot_bytes=1)
+    log = await memory_log(partitions=1)
+    place, group = log.place(SESSIONS, 0), log.group("assembler.snapshots")
+    write(log, 0, claim(7), open_(), request(1, (1, 2)), span(1, 2, 0, (5, 6), (-1.0, -2.0), 0))
+
+    async def announced() -> int:
+        return (await log.broker.committed(group, [place])).get(place, (0, ""))[0]
+
+    async with running(role(settings), log):
+        with anyio.fail_after(20):
+            while await announced() < 4:
+                await anyio.sleep(0.002)
+    with capture_logs() as said:
+        async with running(role(settings), log):
+            write(log, 0, span(1, 2, 2, (7,), (-3.0,), 1, "stop"), close(1))
+            await until(lambda: closes(log, 0) == [5], "the trajectory")
+    assert {"event": "assigned", "log_level": "info", "partitions": [0], "by_snapshot": [0]} in said
+    expected = trajectory_of(session_of(*(entry.record for entry in entries(log, SESSIONS, Record))))
+    assert records(log, TRAJECTORIES, Trajectory) == [expected]
 
 
 async def test_members_share_the_partitions_and_fold_anew_what_they_get() -> None:

@@ -68,3 +68,23 @@ def test_an_ended_session_has_no_deadlines() -> None:
     feed(deadlines, ledger, open_(), 0, 0.0)
     feed(deadlines, ledger, close(0), 0, 1.0)
     assert deadlines.due(1e6) == []
+
+
+def test_sessions_of_a_snapshot_keep_their_age_and_begin_their_silence_anew() -> None:
+    deadlines, ledger = Deadlines(idle_s=1e9, max_age_s=60), Ledger()
+    for stamp in (1_000_000, 1_040_000):
+        feed(deadlines, ledger, open_(), stamp, 0.0)
+    resumed = Deadlines(idle_s=30, max_age_s=60)
+    resumed.resume(ledger.sessions.values(), deadlines.opened_ms, deadlines.newest_ms, 500.0)
+    assert resumed.due(519.9) == []
+    assert [found.session for found in resumed.due(520.0)] == [0]
+    assert [(found.session, found.idle) for found in resumed.due(530.0)] == [(0, True), (1, True)]
+
+
+def test_a_session_whose_close_for_age_was_on_its_way_is_closed_by_the_next_one() -> None:
+    deadlines, ledger = Deadlines(idle_s=1e9, max_age_s=60), Ledger()
+    feed(deadlines, ledger, open_(), 1_000_000, 0.0)
+    assert len(deadlines.due(60.0)) == 1
+    resumed = Deadlines(idle_s=1e9, max_age_s=60)
+    resumed.resume(ledger.sessions.values(), deadlines.opened_ms, deadlines.newest_ms, 0.0)
+    assert len(resumed.due(0.0)) == 1

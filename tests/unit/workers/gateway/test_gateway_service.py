@@ -18,6 +18,7 @@ from openai import APIStatusError, AsyncOpenAI
 from schemas.arrays import unpack_i4
 from schemas.errors import SetupError
 from schemas.identity import START, Position, SessionId
+from schemas.record import Record
 from schemas.session import Cancel, Claim, Close, Open, Request
 from schemas.span import Span
 from schemas.topics import SESSIONS
@@ -29,7 +30,10 @@ from tests.unit.workers.running import append, entries, memory_log, records, unt
 from workers.gateway import service
 from workers.gateway.mirror import Leaver, Mirror
 from workers.gateway.service import catch_up, role, write_cancels
+from workers.ledger import Ledger
 from workers.positions import Start
+from workers.snapshot import snapshot_of
+from workers.snapshot_store import SnapshotStore
 
 pytestmark = pytest.mark.anyio
 
@@ -383,6 +387,25 @@ async def test_a_gateway_starts_where_the_owners_positions_stand(tmp_path: Path)
         for session, status in [("0-0-abcdef", 410), ("0-2-abcdef", 410), ("0-2-wrong1", 404), ("0-9-abcdef", 404), ("7-0-abcdef", 404)]:
             async with http.post(f"{base}/s/{session}/v1/chat/completions", json={"messages": HELLO}) as response:
                 assert response.status == status, session
+
+
+async def test_a_gateway_that_begins_with_a_snapshot_serves_what_is_open_and_knows_what_ended(tmp_path: Path) -> None:
+    log = await memory_log(partitions=1)
+    for record in (Open(nonce=b"0", check="abcdef"), Open(nonce=b"1", check="abcdef"), Close(session=0, nonce=b"c")):
+        append(log, SESSIONS, 0, record)
+    store, ledger = SnapshotStore(log, str(tmp_path / "snapshots"), "rollout"), Ledger()
+    for entry in entries(log, SESSIONS, Record):
+        ledger.apply(entry.offset, entry.record)
+    await store.keep(snapshot_of(ledger, log.name(SESSIONS), 0))
+    found: dict[str, object] = {}
+    async with gateway(log, tmp_path, snapshots=store.url) as base, aiohttp.ClientSession() as http:
+        for session in ("0-0-abcdef", "0-1-abcdef", "0-1-wrong1", "0-9-abcdef"):
+            async with http.get(f"{base}/v1/sessions/{session}") as response:
+                said = await response.json()
+                found[session] = response.status, said.get("state"), said.get("ended_by")
+    assert found["0-0-abcdef"] == (200, "ended", "unknown"), "it was never read"
+    assert found["0-1-abcdef"] == (200, "open", None)
+    assert [found[session] for session in ("0-1-wrong1", "0-9-abcdef")] == [(404, None, None)] * 2
 
 
 async def test_more_calls_than_admitted_are_429(tmp_path: Path) -> None:

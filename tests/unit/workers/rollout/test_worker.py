@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from schemas.arrays import pack_i4, unpack_i4
 from schemas.errors import TopicMismatch
@@ -219,6 +222,34 @@ async def test_r5_a_revoke_writes_what_was_sampled_and_the_next_owner_goes_on_fr
         request = await made.ended(asked)
         assert request.token_ids() == list(range(40))
         assert made.spans(epoch)[0].start == accepted
+
+
+@pytest.mark.parametrize("harm", ["none", "missing"])
+async def test_the_next_owner_begins_with_a_snapshot_and_goes_on_alike_without(tmp_path: Path, harm: str) -> None:
+    more = {"snapshots": str(tmp_path), "snapshot_bytes": 1000, "paced_first_token_s": 0.05}
+    async with world() as made:
+        await made.start("a", **more)
+        await made.start("b", **more)
+        await made.grant("a")
+        asked = await made.ask(max_tokens=400)
+        place = made.log.place(SESSIONS, 0)
+        with anyio.fail_after(DEADLINE_S):
+            while not await made.broker.committed("test.rollout.snapshots", [place]):
+                await anyio.sleep(0.01)
+        revoked = (await made.grants.write([(0, Grant(partition=0))]))[0]
+        await made.status("a", lambda status: status.grants_seen > revoked and not status.partitions)
+        if harm == "missing":
+            shutil.rmtree(tmp_path)
+        with capture_logs() as said:
+            epoch = await made.grant("b", "moved")
+            request = await made.ended(asked)
+        assert request.token_ids() == list(range(400))
+        assert made.spans(epoch)[0].start > 0
+        taken = [line["by_snapshot"] for line in said if line["event"] == "taken"]
+        assert taken == [[0] if harm == "none" else []]
+        status = await made.status("b", lambda status: status.first_token_s)
+        halves = {line["event"]: line["after_s"] for line in said if line["event"] in ("owned", "first token")}
+        assert (status.own_s, status.first_token_s) == (halves["owned"], halves["first token"])
 
 
 async def test_r1_a_greater_claim_ends_the_holding_and_its_spans_do_not_count() -> None:
