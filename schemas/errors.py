@@ -100,7 +100,7 @@ class LogError(SeamlessFlowError):
     """A record cannot be used."""
 
     exit_code = 20
-    remedy = "see `seamlessflow tail deadletter`"
+    remedy = "see `seamlessflow deadletter list`"
 
 
 class CorruptRecord(LogError):

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from schemas.deadletter import DeadLetter
+from schemas.deadletter import DeadLetter, Settlement
 from schemas.grant import Grant, Role
 from schemas.node import Control, NodeStatus, Tick
 from schemas.record import Record
@@ -72,7 +72,7 @@ GRANTS = Topic(
     writers=("scheduler",), readers=("scheduler", "rollout", "trainer", "gateway"),
 )
 DEADLETTER = Topic(
-    name="deadletter", records=(DeadLetter,), key="topic", partitions=1, committed=False, policy="delete",
+    name="deadletter", records=(DeadLetter, Settlement), key="topic", partitions=1, committed=False, policy="delete",
     writers=("anyone",), readers=("operator",),
 )
 

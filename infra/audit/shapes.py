@@ -102,6 +102,7 @@ DEAD_LETTER: Shape = {
     "topic": (TEXT, REQUIRED), "partition": (INTEGER, REQUIRED), "offset": (INTEGER, REQUIRED), "reason": (TEXT, REQUIRED),
     "reader": (TEXT, REQUIRED), "original_key": (BINARY, b""), "original_value": (BINARY, b""), "original_headers": (MAP, {}),
 }
+SETTLEMENT: Shape = {"letter": (INTEGER, REQUIRED), "how": (TEXT, REQUIRED), "reason": (TEXT, "")}
 
 TOPIC_SHAPES: dict[str, dict[str, Shape]] = {
     "tasks": {"Task": TASK},
@@ -110,7 +111,7 @@ TOPIC_SHAPES: dict[str, dict[str, Shape]] = {
     "scores": {"Score": SCORE},
     "training": {"Run": RUN, "Step": STEP, "Drops": DROPS, "WeightVersion": WEIGHT_VERSION},
     "grants": {"Grant": GRANT, "Role": ROLE},
-    "deadletter": {"DeadLetter": DEAD_LETTER},
+    "deadletter": {"DeadLetter": DEAD_LETTER, "Settlement": SETTLEMENT},
 }
 """The record types of each topic that the audit reads."""
 

@@ -166,7 +166,7 @@ class Audit:
 
     def _dead_letters(self) -> dict[str, int]:
         """Dead letters by topic and reason: they are reports of violations elsewhere, not violations."""
-        letters = (found for _, found in self._decoded("deadletter") if isinstance(found, Entry))
+        letters = (found for _, found in self._decoded("deadletter") if isinstance(found, Entry) and found.type == "DeadLetter")
         return dict(Counter(f"{letter['topic']}: {letter['reason']}" for letter in letters))
 
     def _verdict(self, partitions: dict[int, PartitionRead], trajectories: Trajectories, training: TrainingRead) -> Verdict:

@@ -48,6 +48,13 @@ config = App(name="config", help="Look at settings.")
 config.command("infra.cli.listing:show", name="show")
 app.command(config)
 
+deadletter = App(name="deadletter", help="What could not be used: list, show, re-drive, discard.")
+deadletter.command("infra.cli.deadletter:list_letters", name="list")
+deadletter.command("infra.cli.deadletter:show", name="show")
+deadletter.command("infra.cli.deadletter:redrive", name="redrive")
+deadletter.command("infra.cli.deadletter:discard", name="discard")
+app.command(deadletter)
+
 audit = App(name="audit", help="Check the log against its rules.")
 audit.command("infra.audit.command:verify", name="verify")
 app.command(audit)

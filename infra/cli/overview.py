@@ -13,6 +13,7 @@ import anyio
 
 from infra.cli.fleet import Fleet
 from infra.cli.peek import open_fleet, read_from, read_last
+from infra.cli.redrive import read_letters
 from schemas.record import Record
 from schemas.task import Task
 from schemas.topics import DEADLETTER, SESSIONS, TASKS, TRAINING, TRAJECTORIES, Topic
@@ -24,6 +25,8 @@ GROUPS: Mapping[str, Topic] = {"assembler": SESSIONS, "reward": TRAJECTORIES, "a
 """Consumer groups, by the role that they belong to, and what each reads."""
 
 R = TypeVar("R", bound=Record)
+
+MANY_LETTERS = 2000
 
 RECENT, ALL = 64, 1 << 62
 """Offsets of `training`: the recent ones nearly always hold the last Step and the last version."""
@@ -62,6 +65,7 @@ class Overview:
     training: Training
     lags: list[Lag]
     dead_letters: int
+    """Open ones: neither re-driven nor discarded."""
 
 
 async def gather(log: Log) -> Overview:
@@ -117,8 +121,10 @@ async def _in_flight(log: Log, consumed: Consumed) -> int:
 
 
 async def _dead_letters(log: Log) -> int:
+    """The open ones; where there are too many records to read them all in a short look, all records."""
     place = Place(log.name(DEADLETTER), 0)
-    return (await log.broker.ends([place]))[place] - (await log.broker.starts([place]))[place]
+    count = (await log.broker.ends([place]))[place] - (await log.broker.starts([place]))[place]
+    return count if count > MANY_LETTERS else len((await read_letters(log)).cases())
 
 
 def _last(records: Sequence[Record], kind: type[R]) -> R | None:

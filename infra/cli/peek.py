@@ -60,10 +60,13 @@ async def open_fleet(log: Log) -> AsyncIterator[FleetReader]:
         yield found
 
 
-async def read_from(log: Log, topic: Topic, offsets: Mapping[int, int]) -> list[Entry[Record]]:
-    """All records of these partitions from these offsets (partition → offset) to the ends as they are now."""
+async def read_from(log: Log, topic: Topic, offsets: Mapping[int, int], *, committed: bool = False) -> list[Entry[Record]]:
+    """All records of these partitions from these offsets (partition → offset) to the ends as they are now.
+
+    `committed`: transactions only after their commit, also where the topic's own readers do not wait for it.
+    """
     places = {log.place(topic, partition): offset for partition, offset in offsets.items()}
-    async with log.broker.reader(places, committed=topic.committed) as reader:
+    async with log.broker.reader(places, committed=committed or topic.committed) as reader:
         return [entry async for messages in _up_to_the_end(reader, list(places)) for entry in _usable(topic, messages)]
 
 

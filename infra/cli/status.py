@@ -78,7 +78,7 @@ def lines(said: dict[str, Any]) -> Iterator[str]:
     run = f"run {training['run']}: " if training["run"] else ""
     yield f"training     {run}step {training['step']}, version {training['version']}, {training['in_flight']} groups in flight{reward}"
     yield from (f"lag          {each['role']}: {each['behind']} behind {each['end']} in {each['topic']}" for each in said["lag"])
-    yield f"dead letters {said['dead_letters']}" + (": `seamlessflow tail deadletter`" if said["dead_letters"] else "")
+    yield f"dead letters {said['dead_letters']}" + (": `seamlessflow deadletter list`" if said["dead_letters"] else "")
 
 
 def ranges(numbers: Iterable[int]) -> str:

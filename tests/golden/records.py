@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from schemas.deadletter import DeadLetter
+from schemas.deadletter import DeadLetter, Settlement
 from schemas.grant import Grant, Role
 from schemas.node import Control, NodeStatus, Tick
 from schemas.record import Record
@@ -83,4 +83,6 @@ WIRE: list[tuple[str, str, dict[str, Any], Record]] = [
     ("grants", "1.0", {"type": "Role", "node": "a", "role": "train"}, Role(node="a", role="train")),
     ("deadletter", "1.0", {"type": "DeadLetter", "topic": "sessions", "partition": 1, "offset": 5, "reason": "r", "reader": "gateway"},
      DeadLetter(topic="sessions", partition=1, offset=5, reason="r", reader="gateway")),
+    ("deadletter", "1.0", {"type": "Settlement", "letter": 7, "how": "discarded", "reason": "a test"},
+     Settlement(letter=7, how="discarded", reason="a test")),
 ]

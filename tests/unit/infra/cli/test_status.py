@@ -44,7 +44,7 @@ def test_everything_has_a_line() -> None:
         "owner        nobody: partitions 2: never granted",
         "training     run try: step 4, version 3, 2 groups in flight, reward 0.250",
         "lag          reward: 4 behind 9 in trajectories",
-        "dead letters 1: `seamlessflow tail deadletter`",
+        "dead letters 1: `seamlessflow deadletter list`",
     ]
 
 
