@@ -35,7 +35,7 @@ def staged(connection: Connection) -> Iterator[Connection]:
     if connection.bootstrap:
         yield connection
         return
-    kafka = LocalKafka(connection.run_dir)
+    kafka = LocalKafka(connection.run_dir, lasting=True)
     is_found = bool(kafka.running())
     try:
         kafka.start()

@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -22,7 +23,7 @@ import anyio.to_thread
 from infra.broker.archive import with_archive
 from infra.broker.jars import KAFKA_VERSION, kafka_jars
 from infra.broker.java import find_java
-from infra.broker.jvm import Installation
+from infra.broker.jvm import QUICK_START, Installation
 from infra.broker.node import diagnose, format_nodes, launch, lay_out, log_file
 from infra.broker.ports import answers, choose_ports, require_free
 from infra.broker.process import Process, await_death, end_all
@@ -34,12 +35,13 @@ READY_DEADLINE_S = 90.0
 STOP_GRACE_S = 8.0
 
 
-def install() -> Installation:
-    """Find or fetch all that runs a node: Java, jars, class archive. Cached: the second call takes a moment.
+def install(*, lasting: bool = False) -> Installation:
+    """Find or fetch all that runs a node: Java, jars, class archive. Cached: the second call takes a moment. `lasting`: see `LocalKafka`.
 
     :raises SetupError: there is no Java, or the jars are not to be had.
     """
-    return with_archive(find_java(), kafka_jars())
+    found = with_archive(find_java(), kafka_jars())
+    return found if lasting else replace(found, options=(*found.options, QUICK_START))
 
 
 @asynccontextmanager
@@ -58,9 +60,13 @@ async def local_kafka(folder: Path, nodes: int = 1) -> AsyncIterator[LocalKafka]
 
 
 class LocalKafka:
-    """The cluster of a run folder. Nodes are counted from 1. Methods block: async callers use a worker thread."""
+    """The cluster of a run folder. Nodes are counted from 1. Methods block: async callers use a worker thread.
 
-    def __init__(self, folder: Path) -> None:
+    `lasting`: nodes started here are to run for more than a minute or two. They start more slowly, and then take a third less CPU.
+    """
+
+    def __init__(self, folder: Path, *, lasting: bool = False) -> None:
+        self._lasting = lasting
         self._folder = folder.absolute() / "kafka"
         self._file = self._folder / "state.json"
 
@@ -169,7 +175,7 @@ class LocalKafka:
     def _launch_all(self, state: ClusterState, idle: list[int], launched: list[Process]) -> ClusterState:
         if not idle:
             return state
-        installation = install()
+        installation = install(lasting=self._lasting)
         require_free([port for node in idle for port in state.nodes[node - 1].ports.all()])
         lay_out(self._folder, [node.ports for node in state.nodes])
         write_state(self._file, state)

@@ -13,10 +13,12 @@ SMALL_JVM = (
     "-Xmx512m",
     "-XX:MaxDirectMemorySize=128m",
     "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
     "-Djava.awt.headless=true",
 )
-"""One node lives in 165 to 260 MB, and starts faster with one compiler tier."""
+"""One node lives in 165 to 260 MB."""
+
+QUICK_START = "-XX:TieredStopAtLevel=1"
+"""One compiler tier: a node starts with 3.4 s of CPU instead of 5.6, and then spends half as much again on each message."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ def _kafka(connection: Connection, nodes: Literal[1, 3], port: int | None) -> st
     from infra.broker.cluster import LocalKafka
     from infra.cli.local import say_fetching
 
-    kafka = LocalKafka(connection.run_dir)
+    kafka = LocalKafka(connection.run_dir, lasting=True)
     say_fetching()
     kafka.start(nodes, port)
     return kafka.bootstrap

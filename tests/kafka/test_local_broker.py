@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from infra.broker import cluster
 from infra.broker.cluster import LocalKafka, local_kafka
+from infra.broker.jvm import QUICK_START
 from infra.broker.ports import answers
 from infra.broker.process import start_time
 from infra.cli.main import execute
@@ -63,6 +64,10 @@ def topic(kafka: LocalKafka) -> str:
 def pids(kafka: LocalKafka) -> list[int]:
     assert kafka.state is not None
     return [node.process.pid for node in kafka.state.nodes if node.process is not None]
+
+
+def command_line(pid: int) -> list[bytes]:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
 
 
 def is_stopped(pid: int) -> bool:
@@ -245,8 +250,13 @@ def test_a_broker_outlives_the_process_that_started_it(tmp_path: Path) -> None:
         done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
         assert done.stdout == kafka.bootstrap + "\n"
         assert kafka.running() == [1]
+        assert QUICK_START.encode() not in command_line(pids(kafka)[0])  # it is to last
     finally:
         kafka.stop()
+
+
+def test_a_broker_of_a_short_run_is_quick_to_start(kafka: LocalKafka) -> None:
+    assert QUICK_START.encode() in command_line(pids(kafka)[0])
 
 
 def test_a_broker_that_dies_while_it_is_asked_to_start_is_started_again(kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch) -> None:
