@@ -28,6 +28,10 @@ class WeightVersion(Record, frozen=True, kw_only=True):
     """Weights `version` may be loaded. Never reused, monotone; 0 is the initial model.
 
     `step` is the Step that made it (None for 0). `weights_sha256` digests the tensors (names, dtypes, shapes, bytes), whatever the files.
+
+    Where a trainer came back and its numerics gave other weights than the log's, it says so by a version of its own, which is in force from
+    then on: made by training the Steps after `again_from` once more, to `optimizer_sha256`, under `numerics`. Other versions leave these
+    three empty: their Step has them.
     """
 
     version: int
@@ -37,6 +41,9 @@ class WeightVersion(Record, frozen=True, kw_only=True):
     tokenizer_sha256: str
     template_sha256: str
     config: dict[str, Any] = {}
+    again_from: int | None = None
+    optimizer_sha256: str = ""
+    numerics: dict[str, str] = {}
 
     def key(self) -> bytes:
         """The type."""

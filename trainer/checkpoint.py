@@ -31,7 +31,7 @@ from models.weights import weights_sha256
 from schemas.errors import UsageError
 from trainer.learner import Learner
 
-__all__ = ["ABANDONED_S", "Checkpoint", "State", "load", "newest", "prune", "save"]
+__all__ = ["ABANDONED_S", "Checkpoint", "State", "kept", "load", "newest", "prune", "save"]
 
 _WEIGHTS, _OPTIMIZER, _STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
 _TEMPORARY = ".unfinished-"
@@ -87,13 +87,18 @@ def save(folder: Path, learner: Learner, *, step: int, version: int, numerics: M
     return Checkpoint(path, state)
 
 
-def newest(folder: Path, committed: Mapping[int, str]) -> Checkpoint | None:
-    """The checkpoint of the highest committed step, or None.
+def kept(folder: Path, committed: Mapping[int, str]) -> list[Checkpoint]:
+    """The checkpoints of committed steps, oldest first.
 
     :param committed: step -> weights digest of the Steps in the log; 0 -> that of version 0.
     """
-    found = [checkpoint for checkpoint in _all(folder) if _is_committed(checkpoint, committed)]
-    return max(found, key=lambda checkpoint: checkpoint.state.step, default=None)
+    return sorted((each for each in _all(folder) if _is_committed(each, committed)), key=lambda each: each.state.step)
+
+
+def newest(folder: Path, committed: Mapping[int, str]) -> Checkpoint | None:
+    """The checkpoint of the highest committed step, or None; `committed` as for `kept`."""
+    found = kept(folder, committed)
+    return found[-1] if found else None
 
 
 def load(checkpoint: Checkpoint, learner: Learner) -> None:
@@ -115,10 +120,10 @@ def prune(folder: Path, committed: Mapping[int, str], *, keep: int) -> list[Path
 
     A checkpoint beyond the newest committed step stays: its Step may be about to be committed.
     """
-    ours = sorted((each for each in _all(folder) if _is_committed(each, committed)), key=lambda each: each.state.step)
-    kept = {each.path for each in ours[max(0, len(ours) - keep) :]}
+    ours = kept(folder, committed)
+    stay = {each.path for each in ours[max(0, len(ours) - keep) :]}
     highest = max(committed, default=-1)
-    old = [each.path for each in _all(folder) if each.state.step <= highest and each.path not in kept]
+    old = [each.path for each in _all(folder) if each.state.step <= highest and each.path not in stay]
     for path in old:
         # Renamed first: a removal that is cut short must not leave a folder that looks whole.
         with suppress(FileNotFoundError):  # another trainer removed it

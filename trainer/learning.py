@@ -1,4 +1,8 @@
-"""The trainee that is a torch model: a Learner, its checkpoints and its published files behind `trainer.trainee.Trainee`."""
+"""Torch behind the seams of `trainer.trainee`: the arithmetic of training, shared by the trainer and by those who recompute its work.
+
+Invariant: what `Arithmetic` makes of its state and a plan depends on nothing but the settings in `trainer.recover.ARITHMETIC` and the
+numerics key; so a trainer that comes back and an auditor come to the same bits (R7).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import ValidationError
 
+from models.qwen2 import Qwen2
 from models.weights import fetch, require_fit
 from schemas.errors import UsageError
 from schemas.training import Plan, WeightVersion
@@ -16,34 +21,59 @@ from trainer.learner import Learner, OptimizerSettings
 from trainer.numerics import numerics_key, settle
 from trainer.publish import publish
 from trainer.settings import TrainerSettings
-from trainer.trainee import Trained
+from trainer.trainee import Trained, Trainee
 from trainer.update import LossSettings, apply
 
-__all__ = ["TorchTrainee"]
+__all__ = ["Arithmetic", "TorchTrainee"]
 
 
-class TorchTrainee:
-    """See `Trainee`. Made in the thread that will use it.
+class Arithmetic:
+    """A learner that trains plans. `threads` counts torch's threads, and may be changed between two calls.
+
+    :raises UsageError: a setting of loss or optimizer is wrong.
+    """
+
+    def __init__(self, model: Qwen2, settings: TrainerSettings) -> None:
+        self.threads = settings.threads
+        self.learner = Learner(model, _optimizer(settings))
+        self._loss = LossSettings(name=settings.loss, settings=settings.loss_settings)
+
+    def stand_at(self, version: WeightVersion) -> None:
+        """Take the weights of a version, with an optimizer that has seen nothing.
+
+        :raises EngineError: its files are missing, or are not what the log says.
+        """
+        weights = fetch(version)
+        require_fit(weights, self.learner.model)
+        self.learner.restore(weights, {}, 0)
+
+    def train(self, plan: Plan, trajectories: Sequence[Trajectory]) -> Trained:
+        """All updates of one Step."""
+        settle(self.threads)  # here, because the number of threads belongs to the thread that calls
+        applied = apply(self.learner, plan, trajectories, self._loss)
+        weights, optimizer = self.learner.digests()
+        return Trained(weights_sha256=weights, optimizer_sha256=optimizer, numerics=numerics_key(), metrics=applied.metrics)
+
+
+class TorchTrainee(Arithmetic, Trainee):
+    """See `Trainee`: with the checkpoints and the published files of a trainer.
 
     :raises UsageError: a setting of loss or optimizer is wrong, or the model folder cannot be used.
     """
 
     def __init__(self, settings: TrainerSettings) -> None:
-        self._settings = settings
         settle(settings.threads)
-        self._loss = LossSettings(name=settings.loss, settings=settings.loss_settings)
         model, self._chat = read_model(settings.model_dir)
-        self._learner = Learner(model, _optimizer(settings))
+        super().__init__(model, settings)
+        self._settings = settings
 
     def begin(self, initial: WeightVersion | None) -> WeightVersion:
         """Stand at version 0."""
         if initial is None:
-            return publish(self._settings.weights_dir, self._learner.model, self._chat, version=0, step=None)
+            return publish(self._settings.weights_dir, self.learner.model, self._chat, version=0, step=None)
         if (initial.tokenizer_sha256, initial.template_sha256) != (self._chat.tokenizer_sha256, self._chat.template_sha256):
             raise UsageError(f"{self._settings.model_dir} is not what this run began with: its tokenizer or template differs")
-        weights = fetch(initial)
-        require_fit(weights, self._learner.model)
-        self._learner.restore(weights, {}, 0)
+        self.stand_at(initial)
         return initial
 
     def restore(self, committed: Mapping[int, str]) -> int | None:
@@ -51,23 +81,17 @@ class TorchTrainee:
         found = checkpoint.newest(self._settings.checkpoint_dir, committed)
         if found is None:
             return None
-        checkpoint.load(found, self._learner)
+        checkpoint.load(found, self.learner)
         return found.state.step
-
-    def train(self, plan: Plan, trajectories: Sequence[Trajectory]) -> Trained:
-        """All updates of one Step."""
-        applied = apply(self._learner, plan, trajectories, self._loss)
-        weights, optimizer = self._learner.digests()
-        return Trained(weights_sha256=weights, optimizer_sha256=optimizer, numerics=numerics_key(), metrics=applied.metrics)
 
     def publish(self, version: int, step: int) -> WeightVersion:
         """Write the weights as they are."""
-        return publish(self._settings.weights_dir, self._learner.model, self._chat, version=version, step=step)
+        return publish(self._settings.weights_dir, self.learner.model, self._chat, version=version, step=step)
 
     def keep(self, step: int, version: int, committed: Mapping[int, str]) -> None:
         """Write a checkpoint, and remove old ones."""
         folder = self._settings.checkpoint_dir
-        checkpoint.save(folder, self._learner, step=step, version=version, numerics=numerics_key())
+        checkpoint.save(folder, self.learner, step=step, version=version, numerics=numerics_key())
         checkpoint.prune(folder, committed, keep=self._settings.checkpoints_kept)
 
 

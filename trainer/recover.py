@@ -10,10 +10,11 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import anyio
+import msgspec
 import structlog
 
 from schemas.errors import CorruptRecord, LogError, UsageError
@@ -25,9 +26,12 @@ from streams.cas import CasLog
 from streams.codec import Entry
 from streams.log import Log, LogReader
 from trainer.settings import TrainerSettings
-from trainer.trainee import Bench, Trainee
+from trainer.trainee import Bench, Trained, Trainee, Trains
 
-__all__ = ["PARTITION", "Standing", "fold", "read_places", "recover"]
+__all__ = ["ARITHMETIC", "PARTITION", "Standing", "fold", "read_places", "recover", "train_again"]
+
+ARITHMETIC = ("loss", "loss_settings", "optimizer")
+"""The settings that decide what training makes of a plan: those that the run began with hold to its end."""
 
 PARTITION = 0
 """`training` has one."""
@@ -42,7 +46,7 @@ logger = structlog.get_logger()
 class Standing:
     """What `training` says up to its end. `run` and `initial` are how it began.
 
-    `in_force` maps each step to the digest of the weights after it, 0 to that of version 0.
+    `in_force` maps each step to the digest of the weights after it, 0 to that of version 0; `moments` to that of the optimizer.
     """
 
     step: int = 0
@@ -51,17 +55,20 @@ class Standing:
     run: Run | None = None
     initial: WeightVersion | None = None
     in_force: dict[int, str] = field(default_factory=dict)
+    moments: dict[int, str] = field(default_factory=dict)
 
     def apply(self, record: Record) -> None:
         """The next record. A version of a step that published another one before was made by other arithmetic: it is in force."""
         if isinstance(record, Step):
             self.step, self.consumed = record.step, record.consumed
-            self.in_force[record.step] = record.weights_sha256
+            self.in_force[record.step], self.moments[record.step] = record.weights_sha256, record.optimizer_sha256
         elif isinstance(record, Drops):
             self.consumed = record.consumed
         elif isinstance(record, WeightVersion):
             self.version = record.version
             self.in_force[record.step or 0] = record.weights_sha256
+            if record.again_from is not None:
+                self.moments[record.step or 0] = record.optimizer_sha256
             self.initial = self.initial or record
         elif isinstance(record, Run):
             self.run = record
@@ -94,8 +101,9 @@ async def recover(log: Log, cas: CasLog, trainee: Trainee, bench: Bench, setting
     again = [entry.record for entry in cas.history if isinstance(entry.record, Step) and entry.record.step > step]
     cas.history.clear()
     logger.info("recovering", checkpoint=step, steps=standing.step, version=standing.version)
-    if not await _train_again(log, trainee, bench, again, standing):
-        await _announce_difference(cas, trainee, bench, standing)
+    other = await _difference(log, trainee, bench, again, standing)
+    if other is not None:
+        await _announce_difference(cas, trainee, bench, standing, other, again_from=step)
     if again:
         await bench.do(trainee.keep, standing.step, standing.version, standing.in_force)
     return standing
@@ -104,7 +112,7 @@ async def recover(log: Log, cas: CasLog, trainee: Trainee, bench: Bench, setting
 def _require_same_arithmetic(run: Run | None, settings: TrainerSettings) -> None:
     """Steps are trained again, here and by auditors, with the settings that the run began with."""
     now = settings.model_dump(mode="json")
-    for name in ("loss", "loss_settings", "optimizer"):
+    for name in ARITHMETIC:
         if run is not None and name in run.settings and run.settings[name] != now[name]:
             said = f"trainer.{name} is {now[name]}, the run began with {run.settings[name]}"
             raise UsageError(f"{said}: keep that, or begin a new namespace")
@@ -119,20 +127,36 @@ async def _begin(cas: CasLog, trainee: Trainee, bench: Bench, settings: TrainerS
     return standing
 
 
-async def _train_again(log: Log, trainee: Trainee, bench: Bench, steps: Sequence[Step], standing: Standing) -> bool:
-    """Whether the weights are those in force."""
-    same = True
+async def train_again(log: Log, trainee: Trains, bench: Bench, steps: Iterable[Step]) -> AsyncIterator[tuple[Step, Trained]]:
+    """The updates of committed Steps once more, from where `trainee` stands; each Step with what came of it.
+
+    :raises LogError: a trajectory is gone or unreadable.
+    :raises RetentionPassed: a trajectory has expired.
+    """
     for step in steps:
         trajectories = await read_places(log, step.plan.places)
-        trained = await bench.do(trainee.train, step.plan, trajectories)
-        same = trained.weights_sha256 == standing.in_force[step.step]
-        if not same:
+        yield step, await bench.do(trainee.train, step.plan, trajectories)
+
+
+async def _difference(log: Log, trainee: Trainee, bench: Bench, steps: Sequence[Step], standing: Standing) -> Trained | None:
+    """Train `steps` again; what came of the last one where that is not in force, else None."""
+    other = None
+    async for step, trained in train_again(log, trainee, bench, steps):
+        in_force = standing.in_force[step.step], standing.moments[step.step]
+        other = trained if (trained.weights_sha256, trained.optimizer_sha256) != in_force else None
+        if other is not None:
             logger.warning("a step trained again differs", step=step.step, numerics_differ=trained.numerics != step.numerics)
-    return same
+    return other
 
 
-async def _announce_difference(cas: CasLog, trainee: Trainee, bench: Bench, standing: Standing) -> None:
-    version = await bench.do(trainee.publish, standing.version + 1, standing.step)
+async def _announce_difference(
+    cas: CasLog, trainee: Trainee, bench: Bench, standing: Standing, made: Trained, *, again_from: int
+) -> None:
+    """The weights as they are get a version of their own, with all that an auditor needs to make them again."""
+    published = await bench.do(trainee.publish, standing.version + 1, standing.step)
+    version = msgspec.structs.replace(
+        published, again_from=again_from, optimizer_sha256=made.optimizer_sha256, numerics=made.numerics
+    )  # fmt: skip
     await cas.write([(PARTITION, version)])
     standing.apply(version)
     logger.warning("going on from weights that differ from the log", version=version.version, step=standing.step)

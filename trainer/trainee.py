@@ -13,7 +13,7 @@ from anyio import to_thread
 from schemas.training import Plan, WeightVersion
 from schemas.trajectory import Trajectory
 
-__all__ = ["Bench", "Trained", "Trainee"]
+__all__ = ["Bench", "Trained", "Trainee", "Trains"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -29,8 +29,21 @@ class Trained:
     metrics: dict[str, float]
 
 
-class Trainee(Protocol):
-    """Weights with their optimizer. All calls block."""
+class Trains(Protocol):
+    """Weights that training changes. All calls block."""
+
+    def train(self, plan: Plan, trajectories: Sequence[Trajectory]) -> Trained:
+        """All updates of one Step.
+
+        :param trajectories: in the order of `plan.places`.
+        :raises CorruptRecord: plan and trajectories do not fit.
+        :raises SeamlessFlowError: a gradient is not finite.
+        """
+        ...
+
+
+class Trainee(Trains, Protocol):
+    """Weights with their optimizer, as a trainer has them. All calls block."""
 
     def begin(self, initial: WeightVersion | None) -> WeightVersion:
         """Stand at version 0: as announced, or, where nothing was announced yet, as in the model folder. Its files are then complete.
@@ -44,15 +57,6 @@ class Trainee(Protocol):
         """Stand at the newest checkpoint with the step and weights digest of a pair in `committed`; answers its step, None without one.
 
         :raises UsageError: the checkpoint is damaged.
-        """
-        ...
-
-    def train(self, plan: Plan, trajectories: Sequence[Trajectory]) -> Trained:
-        """All updates of one Step.
-
-        :param trajectories: in the order of `plan.places`.
-        :raises CorruptRecord: plan and trajectories do not fit.
-        :raises SeamlessFlowError: a gradient is not finite.
         """
         ...
 

@@ -187,11 +187,12 @@ class TrainingRead:
                 self._require_maker(version)
 
     def _require_maker(self, version: Entry) -> None:
-        """A version of a Step that published another one before was recomputed with other numerics: its digest is its own (R7)."""
+        """A version of a Step that published another one before was made again with other numerics: its digest is its own (R7)."""
         need, step = self.findings.need, self.steps.get(version["step"])
         need(step is not None, "R8", version, "version %d is of step %d, which is not in the log", version["version"], version["step"])
         if step is not None and step["published"] == version["version"]:
-            same = step["weights_sha256"] == version["weights_sha256"]
+            same, first = step["weights_sha256"] == version["weights_sha256"], version["again_from"] is None
+            need(first, "R8", version, "version %d is said to be made again, but step %d published it", version["version"], version["step"])
             need(same, "R8", version, "weights_sha256 of version %d differs from that of step %d", version["version"], step["step"])
         elif step is not None:
             again = step["published"] is not None and step["published"] < version["version"]

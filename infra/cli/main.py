@@ -56,7 +56,8 @@ deadletter.command("infra.cli.deadletter:discard", name="discard")
 app.command(deadletter)
 
 audit = App(name="audit", help="Check the log against its rules.")
-audit.command("infra.audit.command:verify", name="verify")
+audit.command("infra.audit.command:verify", name="verify", help="Check every rule over the whole log; exit code 1 at a violation.")
+audit.command("infra.audit.recompute_command:recompute", name="recompute", help="Make the weights of all versions again, and compare.")
 app.command(audit)
 
 

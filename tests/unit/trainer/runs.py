@@ -60,17 +60,22 @@ def append(log: Log, topic: Topic, partition: int, record: Record) -> int:
     return log.broker.append(encode(log.name(topic), partition, record))
 
 
-def groups_of_records(groups: int, *, first: int = 0, signal: bool = True, offsets: dict[int, int] | None = None) -> Iterator[Written]:
-    """Groups of MEMBERS tasks, their sessions, each written twice, and a score for each. `offsets`: the next ones of `trajectories`."""
+def groups_of_records(
+    groups: int, *, first: int = 0, signal: bool = True, offsets: dict[int, int] | None = None, uneven: int = 0
+) -> Iterator[Written]:
+    """Groups of MEMBERS tasks, their sessions, each written twice, and a score for each. `offsets`: the next ones of `trajectories`.
+
+    Every session samples three tokens, and `uneven` more than the one before it within two groups.
+    """
     ends = offsets if offsets is not None else {}
     for number in range(first * MEMBERS, (first + groups) * MEMBERS):
         group, member = divmod(number, MEMBERS)
         partition = group % PARTITIONS
         yield TASKS, group % 16, Task(number=number, group=group, member=member, members=MEMBERS)
-        tokens = [1 + (number + shift) % 17 for shift in range(3)]
+        tokens = [1 + (number + shift) % 17 for shift in range(3 + uneven * (number % (2 * MEMBERS)))]
         trajectory = Trajectory(
             session=2 * number, close=2 * number + 1, group=group, member=member,
-            nodes=[node([3, 4, 5], tokens, logprobs=[-2.0 - 0.1 * member] * 3)],
+            nodes=[node([3, 4, 5], tokens, logprobs=[-2.0 - 0.1 * member] * len(tokens))],
         )  # fmt: skip
         yield TRAJECTORIES, partition, trajectory
         yield TRAJECTORIES, partition, trajectory
@@ -79,11 +84,11 @@ def groups_of_records(groups: int, *, first: int = 0, signal: bool = True, offse
         ends[partition] = ends.get(partition, 0) + 2
 
 
-def write_groups(log: Log, groups: int, *, first: int = 0, signal: bool = True) -> None:
+def write_groups(log: Log, groups: int, *, first: int = 0, signal: bool = True, uneven: int = 0) -> None:
     """`groups_of_records`, behind what `trajectories` holds."""
     assert isinstance(log.broker, MemoryBroker)
     ends = {partition: log.broker.log(log.place(TRAJECTORIES, partition)).end(committed=False) for partition in range(PARTITIONS)}
-    for topic, partition, record in groups_of_records(groups, first=first, signal=signal, offsets=ends):
+    for topic, partition, record in groups_of_records(groups, first=first, signal=signal, offsets=ends, uneven=uneven):
         append(log, topic, partition, record)
 
 

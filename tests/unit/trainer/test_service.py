@@ -213,6 +213,8 @@ async def test_other_hardware_goes_on_from_a_version_of_its_own() -> None:
     assert (steps[2].version, steps[2].published) == (3, 4)
     again = after(after("initial", steps[0].plan, "other"), steps[1].plan, "other")
     assert versions[3].weights_sha256 == again
+    assert (versions[3].again_from, versions[3].numerics) == (0, {"salt": "other"})
+    assert all(each.again_from is None and not each.numerics for each in versions if each.version != 3)
     assert steps[2].weights_sha256 == after(again, steps[2].plan, "other")
     with anyio.fail_after(20):  # the version of its own is in force: nothing new is announced
         await run_trainer(log, trainer_settings(steps=4), PaperTrainee(disk, salt="other"))
