@@ -11,6 +11,7 @@
     │   ├── CorruptRecord            20   goes to the dead letters
     │   ├── UnknownRecord            21   written by newer software: upgrade this process
     │   └── MissingBlob              22   bring the blob back
+    ├── BlobStoreUnavailable         23   bring the store back (retriable)
     ├── Superseded                   30   another process does this work now: nothing to do
     ├── NoProgress                   40   see the cause; a supervised process is started again
     ├── EngineError                  50   look at the engine
@@ -24,6 +25,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 __all__ = [
+    "BlobStoreUnavailable",
     "BrokerError",
     "BrokerUnavailable",
     "CorruptRecord",
@@ -118,7 +120,15 @@ class MissingBlob(LogError):
     """A record points to a payload that is not in the blob store."""
 
     exit_code = 22
-    remedy = "bring the blob back, then start again"
+    remedy = "bring the blob back, or let every process reach the store that `blobs` names; then start again"
+
+
+class BlobStoreUnavailable(SeamlessFlowError):
+    """The blob store does not answer, or takes nothing."""
+
+    retriable = True
+    exit_code = 23
+    remedy = "bring the store back, or correct `blobs` in [connection]"
 
 
 class Superseded(SeamlessFlowError):

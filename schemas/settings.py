@@ -38,6 +38,13 @@ class Connection(BaseModel):
     session_partitions: int = Field(64, ge=1, le=10_000, description="partitions of sessions, trajectories and scores, when created")
     audit_retention_days: float = Field(7.0, gt=0, description="how long sessions, trajectories and scores are kept, when created")
     run_dir: Path = Field(Path("runs/default"), description="folder of the run: local Kafka, weights, checkpoints, reports")
+    blobs: str | None = Field(
+        None, description="store of payloads over 512 KiB: a folder, or a URL such as s3://bucket/prefix; default: RUN/blobs"
+    )
+
+    def blob_root(self) -> str:
+        """Where this namespace's blobs are: in the given store, else below the run folder. Every process must reach it by this name."""
+        return f"{(self.blobs or str(self.run_dir / 'blobs')).rstrip('/')}/{self.namespace.strip('.') or 'blobs'}"
 
     def address(self) -> str:
         """The cluster's address: the given one, else that of the run folder's local Kafka.

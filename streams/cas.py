@@ -19,7 +19,8 @@ import anyio
 from schemas.errors import BrokerUnavailable, OutcomeUnknown, Superseded
 from schemas.record import Record
 from schemas.topics import Topic
-from streams.codec import Entry, encode
+from streams.broker import Outgoing
+from streams.codec import Entry
 from streams.failpoint import failpoint
 from streams.log import Log, LogReader
 
@@ -46,16 +47,18 @@ class CasLog:
 
         :raises Superseded: another writer added something: this process's view is out of date.
         :raises BrokerUnavailable: the outcome stayed unknown for ATTEMPTS tries.
+        :raises BlobStoreUnavailable: a record is large, and the blob store does not answer.
         """
         nonce = secrets.token_bytes(16)
+        messages = [await self._log.outgoing(self._topic, partition, record, nonce=nonce) for partition, record in records]
         for _ in range(ATTEMPTS):
             try:
-                return await self._attempt(nonce, records)
+                return await self._attempt(nonce, messages)
             except (OutcomeUnknown, BrokerUnavailable):
                 await anyio.sleep(PAUSE_S)
         raise BrokerUnavailable(f"could not commit to {self._topic.name}")
 
-    async def _attempt(self, nonce: bytes, records: Sequence[tuple[int, Record]]) -> list[int]:
+    async def _attempt(self, nonce: bytes, messages: Sequence[Outgoing]) -> list[int]:
         async with self._log.broker.transaction(self._id) as transaction:
             failpoint("cas.after_init")
             found = await self._news()
@@ -64,7 +67,6 @@ class CasLog:
                 return [entry.offset for entry in found]
             if found:
                 raise Superseded(f"another writer committed to {self._topic.name} at offset {found[-1].offset}")
-            messages = [encode(self._log.name(self._topic), partition, record, nonce=nonce) for partition, record in records]
             try:
                 offsets = await transaction.commit(messages)
             except Superseded as error:  # only fenced: whether somebody wrote is for the next attempt's check to say

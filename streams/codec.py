@@ -14,6 +14,7 @@ import msgspec
 from schemas.errors import CorruptRecord, UnknownRecord
 from schemas.record import Record
 from schemas.topics import Topic
+from streams.blobs import BLOB_HEADER
 from streams.broker import Headers, Message, Outgoing
 
 R_co = TypeVar("R_co", bound=Record, covariant=True)
@@ -46,6 +47,8 @@ def decode(topic: Topic, message: Message) -> Entry[Record]:
     :raises UnknownRecord: the headers name a type that `topic` does not hold, or another major.
     """
     headers = dict(message.headers)
+    if BLOB_HEADER in headers:
+        raise CorruptRecord(f"{_where(message)}: its payload is in the blob store and was not fetched")
     decoder = _decoder(topic, headers.get("type", b""), headers.get("schema", b""))
     try:
         record = decoder.decode(message.value or b"")

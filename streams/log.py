@@ -2,24 +2,27 @@
 
 Three ways to read: `follow` (a log reader from positions), `join` (a consumer group), `streams.table` (the last record of each key, live).
 Two ways to write: `writer` and `streams.cas`. Bytes that cannot be used go to the dead letters with the reason, and the reader goes on;
-where the topic is strict, an unknown type or major stops it (R4).
+where the topic is strict, an unknown type or major stops it (R4). A blob that is gone stops it there, too, and in topics that are written
+by cas: their only writer builds upon what it read.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import anyio
 
 from schemas.deadletter import DeadLetter
-from schemas.errors import BrokerUnavailable, CorruptRecord, UnknownRecord
+from schemas.errors import BrokerUnavailable, CorruptRecord, LogError, MissingBlob, UnknownRecord
 from schemas.record import Record
 from schemas.topics import DEADLETTER, Topic
+from streams.blobs import Blobs, has_reference
 from streams.broker import Broker, GroupReader, Message, Outgoing, Place, Reader
 from streams.codec import Entry, decode, encode
+from streams.inbox import Inbox
 from streams.writer import Receipt, Writer, WriterOptions, open_writer
 
 T = TypeVar("T")
@@ -30,11 +33,12 @@ BURY_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A namespace of a broker, seen by one process. `role` names it in the dead letters."""
+    """A namespace of a broker, seen by one process. `role` names it in the dead letters. `blobs` holds what no message can."""
 
     broker: Broker
     namespace: str
     role: str
+    blobs: Blobs = field(default_factory=Blobs)
 
     def name(self, topic: Topic) -> str:
         """The full name of a topic."""
@@ -75,25 +79,33 @@ class Log:
     @asynccontextmanager
     async def writer(self, options: WriterOptions | None = None) -> AsyncIterator[RecordWriter]:
         """A writer of records."""
-        async with open_writer(self.broker, options) as writer:
+        async with open_writer(self.broker, options, self.blobs) as writer:
             yield RecordWriter(self, writer)
 
     async def decode(self, topic: Topic, messages: Iterable[Message]) -> list[Entry[Record]]:
-        """The records in these messages; what cannot be used is buried.
+        """The records in these messages, payloads of the blob store included; what cannot be used is buried.
 
         :raises UnknownRecord: in a strict topic.
+        :raises MissingBlob: in a strict topic, or one that is written by cas.
+        :raises BlobStoreUnavailable: a payload could not be fetched.
         """
         entries = []
         for message in messages:
             try:
-                entries.append(decode(topic, message))
-            except CorruptRecord as error:
-                await self.bury(topic, message, str(error))
-            except UnknownRecord as error:
-                if topic.strict:
+                entries.append(decode(topic, await self.blobs.check_out(message) if has_reference(message) else message))
+            except (CorruptRecord, UnknownRecord, MissingBlob) as error:
+                if _stops(topic, error):
                     raise
                 await self.bury(topic, message, str(error))
         return entries
+
+    async def outgoing(self, topic: Topic, partition: int, record: Record, *, nonce: bytes | None = None) -> Outgoing:
+        """A record as the message to send, its payload in the blob store where it is large.
+
+        :raises BrokerError: it is large, and there is no blob store.
+        :raises BlobStoreUnavailable: it is large, and the blob store does not answer.
+        """
+        return await self.blobs.check_in(encode(self.name(topic), partition, record, nonce=nonce))
 
     async def bury(self, topic: Topic, message: Message, reason: str) -> None:
         """Write the bytes to the dead letters and wait until they stand there.
@@ -105,10 +117,16 @@ class Log:
             original_key=message.key or b"", original_value=message.value or b"", original_headers=dict(message.headers),
         )
         with anyio.move_on_after(BURY_S):
-            async with open_writer(self.broker) as writer:
+            async with open_writer(self.broker, blobs=self.blobs) as writer:
                 await (await writer.send(encode(self.name(DEADLETTER), 0, letter)))
                 return
         raise BrokerUnavailable(f"could not bury {topic.name}[{message.partition}]@{message.offset}")
+
+
+def _stops(topic: Topic, error: LogError) -> bool:
+    if isinstance(error, MissingBlob):
+        return topic.strict or topic.committed
+    return topic.strict and isinstance(error, UnknownRecord)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,22 +136,28 @@ class LogReader:
     log: Log
     topic: Topic
     reader: Reader
+    inbox: Inbox = field(default_factory=Inbox)
 
     async def read(self, *, timeout_s: float, limit: int = 1000) -> list[Entry[Record]]:
         """The next records, or none after `timeout_s`. Cancelling loses nothing before the records are returned."""
-        return await self.log.decode(self.topic, await self.reader.read(timeout_s=timeout_s, limit=limit))
+        if not self.inbox:
+            self.inbox.put(await self.reader.read(timeout_s=timeout_s, limit=limit))
+        return await _handed_on(self.log, self.topic, self.inbox, limit)
 
     def add(self, partition: int, offset: int) -> None:
-        """Read one more partition."""
+        """Read one more partition, or one from another offset."""
+        self.inbox.forget(partition)
         self.reader.add({self.log.place(self.topic, partition): offset})
 
     def remove(self, partition: int) -> None:
         """Read a partition no more."""
+        self.inbox.forget(partition)
         self.reader.remove([self.log.place(self.topic, partition)])
 
     def position(self, partition: int) -> int:
-        """The next offset of a partition."""
-        return self.reader.position(self.log.place(self.topic, partition))
+        """The next offset of a partition that `read` will return, or look at."""
+        waiting = self.inbox.first(partition)
+        return waiting if waiting is not None else self.reader.position(self.log.place(self.topic, partition))
 
     async def end(self, partition: int) -> int:
         """The offset after the last readable record now."""
@@ -165,10 +189,14 @@ class Member:
     log: Log
     topic: Topic
     reader: GroupReader
+    inbox: Inbox = field(default_factory=Inbox)
 
     async def read(self, *, timeout_s: float, limit: int = 1000) -> list[Entry[Record]]:
-        """The next records of the partitions held now."""
-        return await self.log.decode(self.topic, await self.reader.read(timeout_s=timeout_s, limit=limit))
+        """The next records of the partitions held now. Cancelling loses nothing before the records are returned."""
+        self.inbox.begin(self.reader.generation())
+        if not self.inbox:
+            self.inbox.put(await self.reader.read(timeout_s=timeout_s, limit=limit))
+        return await _handed_on(self.log, self.topic, self.inbox, limit)
 
     def partitions(self) -> frozenset[int]:
         """The partitions held now."""
@@ -192,7 +220,14 @@ class Member:
 
     def seek(self, partition: int, offset: int) -> None:
         """Continue a held partition from another offset."""
+        self.inbox.forget(partition)
         self.reader.seek(self.log.place(self.topic, partition), offset)
+
+
+async def _handed_on(log: Log, topic: Topic, inbox: Inbox, limit: int) -> list[Entry[Record]]:
+    messages = inbox.next(limit)
+    entries = await log.decode(topic, messages)
+    return entries if inbox.passed(messages) else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,11 +239,7 @@ class RecordWriter:
 
     async def send(self, topic: Topic, partition: int, record: Record) -> Receipt:
         """Hand over one record; waits for room, not for the log. Await the receipt for the offset."""
-        return await self.writer.send(self.encode(topic, partition, record))
-
-    def encode(self, topic: Topic, partition: int, record: Record) -> Outgoing:
-        """The message that `send` would hand over."""
-        return encode(self.log.name(topic), partition, record)
+        return await self.writer.send(encode(self.log.name(topic), partition, record))
 
     async def flush(self) -> None:
         """Wait until the log holds all that was sent."""

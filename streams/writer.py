@@ -2,7 +2,8 @@
 
 A producer is broken for good after its first failure, and what it had not acknowledged may or may not stand in the log. The writer
 then opens a new one and sends exactly the unacknowledged messages again, in the same order (R2). Readers ignore doubles: spans by
-continuity, gateway records by nonce, trajectories by Close order, scores by first-counts.
+continuity, gateway records by nonce, trajectories by Close order, scores by first-counts. A large payload goes into the blob store
+before its message is queued (`streams.blobs`); what is resent refers to it.
 
 Invariants: messages of one partition reach the log first in the order of their `send` calls; memory in flight is bounded in bytes and
 `send` waits for room; a process that could not write for `patience_s` ends with BrokerUnavailable instead of waiting for ever (R10).
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 import anyio
 
 from schemas.errors import BrokerUnavailable, OutcomeUnknown, TopicMismatch
+from streams.blobs import Blobs
 from streams.broker import Broker, Outgoing, Producer
 
 FLUSH_S = 10.0
@@ -71,8 +73,9 @@ class WriterOptions:
 class Writer:
     """Made by `open_writer`. Any number of tasks may send."""
 
-    def __init__(self, broker: Broker, options: WriterOptions) -> None:
+    def __init__(self, broker: Broker, options: WriterOptions, blobs: Blobs) -> None:
         self._broker = broker
+        self._blobs = blobs
         self._options = options
         self._pending: deque[Receipt] = deque()
         self._bytes = 0
@@ -84,8 +87,13 @@ class Writer:
         self.resent = 0
 
     async def send(self, message: Outgoing) -> Receipt:
-        """Hand over one message; waits for room, not for the log."""
+        """Hand over one message; waits for room, not for the log.
+
+        :raises BrokerError: it is large, and there is no blob store.
+        :raises BlobStoreUnavailable: it is large, and the blob store does not answer.
+        """
         async with self._turn:
+            message = await self._blobs.check_in(message)  # within the turn: a small one must not overtake a large one
             while self._producer is None or self._bytes > self._options.in_flight_bytes:
                 await self._change()
             receipt = Receipt(message)
@@ -162,9 +170,9 @@ class Writer:
 
 
 @asynccontextmanager
-async def open_writer(broker: Broker, options: WriterOptions | None = None) -> AsyncIterator[Writer]:
+async def open_writer(broker: Broker, options: WriterOptions | None = None, blobs: Blobs | None = None) -> AsyncIterator[Writer]:
     """A writer for the length of a context. Leaving it flushes, cancelled or not, for at most FLUSH_S seconds."""
-    writer = Writer(broker, options or WriterOptions())
+    writer = Writer(broker, options or WriterOptions(), blobs or Blobs())
     scope = anyio.CancelScope(shield=True)  # the cancelled role still has last words to write
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(writer.run, scope)

@@ -1,7 +1,8 @@
 """From a message's bytes to an Entry: plain msgpack, defaults filled in, shapes and arrays checked (R4).
 
-Invariant: an Entry has every field of its shape, of the right kind. What cannot become one raises Unreadable with the reason; `unknown` is
-true where newer software may have written it (a type or major that the audit does not know) and false where the bytes are corrupt.
+Invariant: an Entry has every field of its shape, of the right kind. What cannot become one raises Unreadable with the reason; `stops` is
+true where readers of `sessions` stop (newer software may have written it: a type or major that the audit does not know; or its blob is
+gone) and false where the bytes are corrupt.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import msgpack
 import numpy
 
 from infra.audit.findings import Place
+from infra.audit.payload import NoPayload, payload
 from infra.audit.shapes import MAJOR, PART_SHAPES, REQUIRED, TOPIC_SHAPES, Kind, Shape
 from streams.broker import Message
 
@@ -24,9 +26,9 @@ Fields = dict[str, Any]
 class Unreadable(ValueError):
     """A message that is no record. Never leaves the audit: it becomes a violation of R4."""
 
-    def __init__(self, text: str, *, unknown: bool = False) -> None:
+    def __init__(self, text: str, *, stops: bool = False) -> None:
         super().__init__(text)
-        self.unknown = unknown
+        self.stops = stops
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ def read_entry(message: Message, topic: str) -> Entry:
     :raises Unreadable: see the module.
     """
     headers = dict(message.headers)
-    raw = _map(message.value)
+    raw = _map(_value(message))
     kind = raw.pop("type", None)
     shape = TOPIC_SHAPES[topic].get(kind) if isinstance(kind, str) else None
     _require_known(topic, kind, headers, shape)
@@ -71,6 +73,13 @@ def integers(data: bytes | bytearray) -> list[int]:
     """Little-endian int32 of a `bin` field."""
     values: list[int] = numpy.frombuffer(data, "<i4").tolist()
     return values
+
+
+def _value(message: Message) -> bytes | None:
+    try:
+        return payload(message.value, message.headers)
+    except NoPayload as reason:
+        raise Unreadable(str(reason), stops=reason.readers_stop) from reason
 
 
 def _map(value: bytes | None) -> Fields:
@@ -89,11 +98,11 @@ def _require_known(topic: str, kind: object, headers: dict[str, bytes], shape: S
     said = headers.get("type", b"").decode(errors="replace")
     schema = headers.get("schema", b"").decode(errors="replace")
     if said and said not in TOPIC_SHAPES[topic]:
-        raise Unreadable(f"unknown type {said!r}", unknown=True)
+        raise Unreadable(f"unknown type {said!r}", stops=True)
     if schema and schema.partition(".")[0] != MAJOR:
-        raise Unreadable(f"unknown major {schema!r} of {said or kind}", unknown=True)
+        raise Unreadable(f"unknown major {schema!r} of {said or kind}", stops=True)
     if shape is None:
-        raise Unreadable(f"unknown type {kind!r}", unknown=isinstance(kind, str))
+        raise Unreadable(f"unknown type {kind!r}", stops=isinstance(kind, str))
     if said != kind or not schema:
         raise Unreadable(f"headers say type {said!r}, schema {schema!r} of a {kind}")
 

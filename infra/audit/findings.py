@@ -15,7 +15,7 @@ RULES: dict[Rule, str] = {
     "R1": "fence: only the newest claimed epoch counts, and each epoch is a Grant",
     "R2": "continuity: spans start where the accepted tokens end",
     "R3": "the first end wins, and nothing ends that still runs",
-    "R4": "records are well formed: arrays aligned, values finite, types known",
+    "R4": "records are well formed: arrays aligned, values finite, types known, blobs whole",
     "R5": "committed positions are facts of the log",
     "R6": "each trajectory once, each token trained at most once",
     "R8": "versions are published once, in order, with their files",

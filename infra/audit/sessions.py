@@ -17,7 +17,8 @@ A violation, because no correct process can write it, whatever dies or wakes:
   version or end; more tokens than the request allows; a base that the session does not hold, or longer than what was accepted of it;
 - R3: a record of a session or request that is not in the log; an idle Close that ends a session with a running request; a span of the epoch
   that closed the request itself which repeats nothing;
-- R4: bytes that are no record; an unknown type or major, where the reading of that partition ends as every reader's does;
+- R4: bytes that are no record; an unknown type or major, or a blob that is gone, where the reading of that partition ends as every
+  reader's does;
 - R8: a version that goes back within one request and one epoch (a new owner may lag behind the old one).
 
 Held in memory: every session of the log with its accepted tokens, logprobs and span places; about 40 bytes a token.
@@ -135,11 +136,11 @@ class PartitionRead:
     def __post_init__(self) -> None:
         self.initial_epoch = self.epoch
 
-    def unreadable(self, place: Place, reason: str, *, unknown: bool) -> None:
-        """Bytes that are no record: passed over, or the end of the reading where newer software wrote them."""
+    def unreadable(self, place: Place, reason: str, *, stops: bool) -> None:
+        """Bytes that are no record: passed over, or the end of the reading where every reader stops."""
         if self.stopped_at is None:
-            self.findings.need(False, "R4", place, "%s%s", reason, ": every reader stops here" if unknown else "")
-            self.stopped_at = place.offset if unknown else None
+            self.findings.need(False, "R4", place, "%s%s", reason, ": every reader stops here" if stops else "")
+            self.stopped_at = place.offset if stops else None
 
     def apply(self, entry: Entry) -> None:
         """Fold the next record."""

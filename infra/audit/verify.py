@@ -109,7 +109,7 @@ class Audit:
         read = {partition: self._partition(partition, start, grants) for partition, start in starts.items()}
         for message, found in self._decoded("sessions"):
             if isinstance(found, Unreadable):
-                read[message.partition].unreadable(message, str(found), unknown=found.unknown)
+                read[message.partition].unreadable(message, str(found), stops=found.stops)
             else:
                 read[message.partition].apply(found)
         return read

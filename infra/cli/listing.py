@@ -13,7 +13,7 @@ def errors() -> None:
     kinds = sorted(_tree(SeamlessFlowError), key=lambda kind: kind.exit_code)
     for kind in kinds:
         again = "  may be tried again" if kind.retriable else ""
-        print(f"{kind.exit_code:3}  {kind.__name__:18} {(kind.__doc__ or '').splitlines()[0]} {kind.remedy}{again}".rstrip())
+        print(f"{kind.exit_code:3}  {kind.__name__:21} {(kind.__doc__ or '').splitlines()[0]} {kind.remedy}{again}".rstrip())
 
 
 def show(role: str | None = None, /, *, where: Where = AS_SET) -> None:

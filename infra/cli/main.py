@@ -55,6 +55,11 @@ deadletter.command("infra.cli.deadletter:redrive", name="redrive")
 deadletter.command("infra.cli.deadletter:discard", name="discard")
 app.command(deadletter)
 
+blobs = App(name="blobs", help="Look after the store of large payloads.")
+blobs.command("infra.blobs.command:show", name="list")
+blobs.command("infra.blobs.command:collect_garbage", name="collect")
+app.command(blobs)
+
 audit = App(name="audit", help="Check the log against its rules.")
 audit.command("infra.audit.command:verify", name="verify", help="Check every rule over the whole log; exit code 1 at a violation.")
 audit.command("infra.audit.recompute_command:recompute", name="recompute", help="Make the weights of all versions again, and compare.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import anyio
@@ -67,7 +67,7 @@ async def read_from(log: Log, topic: Topic, offsets: Mapping[int, int], *, commi
     """
     places = {log.place(topic, partition): offset for partition, offset in offsets.items()}
     async with log.broker.reader(places, committed=committed or topic.committed) as reader:
-        return [entry async for messages in _up_to_the_end(reader, list(places)) for entry in _usable(topic, messages)]
+        return [entry async for messages in _up_to_the_end(reader, list(places)) for entry in await _usable(log, topic, messages)]
 
 
 async def read_last(log: Log, topic: Topic, count: int) -> list[Entry[Record]]:
@@ -82,10 +82,12 @@ def now_ms() -> int:
     return round(time.time() * 1000)
 
 
-def _usable(topic: Topic, messages: Sequence[Message]) -> Iterator[Entry[Record]]:
+async def _usable(log: Log, topic: Topic, messages: Sequence[Message]) -> list[Entry[Record]]:
+    entries = []
     for message in messages:
         with suppress(LogError):
-            yield decode(topic, message)
+            entries.append(decode(topic, await log.blobs.check_out(message)))
+    return entries
 
 
 async def _up_to_the_end(reader: Reader, places: Sequence[Place]) -> AsyncIterator[list[Message]]:

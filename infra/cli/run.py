@@ -35,17 +35,21 @@ def run(
     require_sections(where.file(), known_sections())
     settings, _ = load_settings(chosen.settings(), role, assignments(set_), file=where.file())
     require_reachable(connection.address())
-    log_of = partial(open_log, connection.address(), connection.namespace)
+    log_of = partial(open_log, connection.address(), connection.namespace, blobs=connection.blob_root())
     return run_process(chosen.role(settings), log_of, role=role, ready_file=ready_file, limit_s=limit_s)
 
 
 @asynccontextmanager
-async def open_log(bootstrap: str, namespace: str, role: str) -> AsyncIterator[Log]:
-    """The log of a namespace in a Kafka, for one role of this process."""
+async def open_log(bootstrap: str, namespace: str, role: str, *, blobs: str | None = None) -> AsyncIterator[Log]:
+    """The log of a namespace in a Kafka, for one role of this process. Without `blobs`, a store's root, it writes no large record.
+
+    :raises UsageError: there cannot be a store at `blobs`.
+    """
+    from streams.blobs import Blobs
     from streams.kafka import KafkaBroker
     from streams.log import Log
 
-    yield Log(KafkaBroker(bootstrap, client_id=role), namespace, role)
+    yield Log(KafkaBroker(bootstrap, client_id=role), namespace, role, Blobs(blobs))
 
 
 def assignments(pairs: tuple[str, ...]) -> dict[str, str]:

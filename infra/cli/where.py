@@ -1,4 +1,4 @@
-"""The flags that every command shares: which cluster, which names, which run folder."""
+"""The flags that every command shares: which cluster, which names, which run folder, which blob store."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ class Where:
     bootstrap: Annotated[str | None, Parameter(help="Kafka's address, host:port[,…]; default: the run folder's local Kafka.")] = None
     namespace: Annotated[str | None, Parameter(help="Prefix of all names; default seamlessflow.")] = None
     run_dir: Annotated[Path | None, Parameter(help="Folder of the run; default runs/default.")] = None
+    blobs: Annotated[str | None, Parameter(help="Store of large payloads: a folder or URL; default: blobs in the run folder.")] = None
     config: Annotated[Path | None, Parameter(help="Settings file; default seamlessflow.toml.")] = None
 
     def connection(self) -> Connection:
@@ -37,7 +38,7 @@ class Where:
 
     def flags(self) -> dict[str, object]:
         """What was given on the command line."""
-        return {"bootstrap": self.bootstrap, "namespace": self.namespace, "run_dir": self.run_dir}
+        return {"bootstrap": self.bootstrap, "namespace": self.namespace, "run_dir": self.run_dir, "blobs": self.blobs}
 
     def file(self) -> Path:
         """The settings file. One that is named must be there; the default may be missing.

@@ -131,9 +131,10 @@ class Crew:
             self._held.add(name)
 
     def _flags(self) -> list[str]:
+        blobs = ["--blobs", self._connection.blobs] if self._connection.blobs else []
         return [
             "--bootstrap", self._connection.address(), "--namespace", self._connection.namespace,
-            "--run-dir", str(self._connection.run_dir), "--config", str(self._config),
+            "--run-dir", str(self._connection.run_dir), *blobs, "--config", str(self._config),
         ]
 
 

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import anyio
-import msgspec
 import structlog
 from anyio.abc import TaskStatus
 
@@ -21,8 +20,6 @@ from schemas.grant import Grant
 from schemas.identity import START, Position
 from schemas.record import Record
 from schemas.topics import GRANTS, SESSIONS, TRAJECTORIES
-from schemas.trajectory import Trajectory
-from streams.broker import MAX_MESSAGE_BYTES
 from streams.codec import Entry
 from streams.failpoint import failpoint
 from streams.log import Log, Member, RecordWriter
@@ -151,12 +148,7 @@ class Assembler:
         return (await self.log.broker.starts([place]))[place] > position
 
     async def _send(self, partition: int, session: SessionState) -> Receipt:
-        trajectory = trajectory_of(session)
-        message = self.writer.encode(TRAJECTORIES, partition, trajectory)
-        if message.size_bytes > MAX_MESSAGE_BYTES:
-            logger.warning("trajectory too large", partition=partition, session=session.offset, size_bytes=message.size_bytes)
-            message = self.writer.encode(TRAJECTORIES, partition, _without_tokens(trajectory))
-        return await self.writer.writer.send(message)
+        return await self.writer.send(TRAJECTORIES, partition, trajectory_of(session))
 
     async def _look_after(self) -> None:
         """Close what is idle or too old, commit, and see whether a partition without a Position has one by now."""
@@ -215,8 +207,3 @@ async def _newest_grants(log: Log) -> dict[int, int]:
     async with open_table(log, GRANTS) as grants:
         rows = [(entry.record, entry.offset) for entry in grants.rows.values()]
     return {record.partition: offset for record, offset in rows if isinstance(record, Grant)}
-
-
-def _without_tokens(trajectory: Trajectory) -> Trajectory:
-    """What can be said of a session that no message holds: empty, so never trained, and counted as such."""
-    return msgspec.structs.replace(trajectory, nodes=[], outcome="too large")
