@@ -52,14 +52,14 @@ def show(letter: int, /, *, form: Form = "text", where: Where = AS_SET) -> None:
     letter
         Its ID.
     """
-    from infra.cli.readable import printable, readable
+    from infra.cli.readable import printable, readable_payload
 
     case = _letters(where).find(letter)
     said = {
         **described(case),
         "key": printable(case.letter.original_key),
         "headers": {name: printable(value) for name, value in case.letter.original_headers.items()},
-        "value": readable(case.letter.original_value),
+        "value": readable_payload(case.letter.original_value, list(case.letter.original_headers.items())),
     }
     if form == "json":
         _print_json(said)

@@ -6,10 +6,12 @@ Invariant: any bytes give an answer; none raises. Per-token arrays become number
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import msgpack
 
+from infra.audit.payload import NoPayload, payload
 from schemas.arrays import unpack_f4, unpack_i4
 
 INTEGERS = frozenset({"tokens", "versions"})
@@ -28,6 +30,14 @@ def readable(value: bytes | None) -> dict[str, Any] | None:
     if not isinstance(data, dict):
         return {"error": f"a msgpack {type(data).__name__}, not a map", "raw": value.hex()}
     return {str(name): _plain(str(name), field) for name, field in data.items()}
+
+
+def readable_payload(value: bytes | None, headers: Sequence[tuple[str, bytes]]) -> dict[str, Any] | None:
+    """As `readable`, with a payload of the blob store as if it stood in the log; `{"error": …, "reference": …}` where it cannot be had."""
+    try:
+        return readable(payload(value, headers))
+    except NoPayload as reason:
+        return {"error": str(reason), "reference": readable(value)}
 
 
 def printable(data: bytes | str | None) -> str | None:

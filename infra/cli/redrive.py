@@ -70,7 +70,7 @@ async def read_letters(log: Log) -> Letters:
     return Letters(await read_from(log, DEADLETTER, {0: start[place]}, committed=True))
 
 
-def refusal(case: Case, later_closes: Iterable[int] = ()) -> str:
+async def refusal(log: Log, case: Case, later_closes: Iterable[int] = ()) -> str:
     """Why these bytes must not be written again; empty where they may. `later_closes`: of the trajectories that stand behind them."""
     topic = TOPICS.get(case.origin.topic)
     if topic is None:
@@ -78,7 +78,7 @@ def refusal(case: Case, later_closes: Iterable[int] = ()) -> str:
     if topic.name in UNSOUND:
         return UNSOUND[topic.name]
     try:
-        record = decode(topic, _message(case)).record
+        record = decode(topic, await log.blobs.check_out(_message(case))).record
     except LogError as error:
         return f"this software cannot read them either: {error}"
     if isinstance(record, Trajectory) and any(close >= record.close for close in later_closes):
@@ -93,7 +93,7 @@ async def redrive(log: Log, choose: Choose, reason: str) -> list[Outcome]:
     """
 
     async def look(case: Case) -> tuple[str, list[Outgoing]]:
-        return refusal(case, await _later_closes(log, case)), [_again(log, case)]
+        return await refusal(log, case, await _later_closes(log, case)), [_again(log, case)]
 
     return await _settle_all(log, choose, look, "redriven", reason)
 

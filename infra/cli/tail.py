@@ -78,14 +78,9 @@ def starting_offset(text: str, low: int, high: int) -> int:
 
 def described(message: Message) -> dict[str, Any]:
     """A message as plain data; a payload in the blob store is shown as if it stood in the log, under headers that say where it is."""
-    from infra.audit.payload import NoPayload, payload
-    from infra.cli.readable import printable, readable
+    from infra.cli.readable import printable, readable_payload
 
     headers: Any = message.headers() or []  # its stub says str
-    try:
-        value = readable(payload(message.value(), headers))
-    except NoPayload as reason:
-        value = {"error": str(reason), "reference": readable(message.value())}
     return {
         "topic": message.topic(),
         "partition": message.partition(),
@@ -93,7 +88,7 @@ def described(message: Message) -> dict[str, Any]:
         "timestamp_ms": message.timestamp()[1],
         "key": printable(message.key()),
         "headers": {name: printable(value) for name, value in headers},
-        "value": value,
+        "value": readable_payload(message.value(), headers),
     }
 
 

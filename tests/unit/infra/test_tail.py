@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.cli.readable import printable, readable
+from infra.cli.readable import printable, readable, readable_payload
 from infra.cli.tail import as_json, as_text, starting_offset
 from schemas.errors import UsageError
 
@@ -31,6 +33,19 @@ RECORD: dict[str, Any] = {
 )
 def test_where_a_partition_with_offsets_10_to_19_starts(text: str, expected: int) -> None:
     assert starting_offset(text, 10, 20) == expected
+
+
+def test_a_payload_in_the_blob_store_is_shown_as_if_it_stood_in_the_log(tmp_path: Path) -> None:
+    content = msgpack.packb({"type": "Cancel", "session": 1})
+    (tmp_path / "blob").write_bytes(content)
+    reference = {"uri": f"{tmp_path}/blob", "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    assert readable_payload(msgpack.packb(reference), [("blob", b"1")]) == {"type": "Cancel", "session": 1}
+    (tmp_path / "blob").unlink()
+    shown = readable_payload(msgpack.packb(reference), [("blob", b"1")])
+    assert shown is not None
+    assert shown["reference"] == reference
+    assert "cannot be read" in shown["error"]
+    assert readable_payload(msgpack.packb({"a": 1}), []) == {"a": 1}
 
 
 def test_another_word_is_refused() -> None:

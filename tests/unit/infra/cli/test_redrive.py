@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import msgpack
 import pytest
@@ -15,6 +17,7 @@ from schemas.errors import OutcomeUnknown, UsageError
 from schemas.score import Score
 from schemas.topics import DEADLETTER, SCORES, SESSIONS, TRAJECTORIES, Topic
 from schemas.trajectory import Trajectory
+from streams.blobs import Blobs
 from streams.broker import Headers, Message, Outgoing, Transaction
 from streams.codec import Entry, encode
 from streams.log import Log
@@ -111,6 +114,20 @@ async def test_a_trajectory_comes_back_while_no_later_close_follows(closes: list
     (outcome,) = await redrive(log, everything, "")
     assert outcome.did == did
     assert [entry.record.close for entry in entries(log, TRAJECTORIES, Trajectory)] == [*closes, *([14] if did else [])]
+
+
+@pytest.mark.parametrize("is_back", [True, False])
+async def test_what_was_buried_for_its_blob_comes_back_once_the_blob_does(is_back: bool) -> None:
+    log = replace(await memory_log(), blobs=Blobs(f"memory://{secrets.token_hex(4)}"))
+    large = await log.outgoing(TRAJECTORIES, 1, Trajectory(session=9, close=14, payload={"text": "x" * (1 << 20)}))
+    assert large.value is not None
+    append(log, DEADLETTER, 0, letter(TRAJECTORIES, large.value, large.headers, offset=0))
+    if not is_back:
+        (stored,) = await log.blobs.find()
+        await log.blobs.remove(stored)
+    (outcome,) = await redrive(replace(log, blobs=Blobs()), everything, "")
+    assert (outcome.did, "does not exist" in outcome.why) == (("redriven", False) if is_back else (None, True))
+    assert [message.value for message in raw(log, TRAJECTORIES)] == [large.value] * is_back
 
 
 async def test_a_transaction_whose_answer_is_lost_writes_once(monkeypatch: pytest.MonkeyPatch) -> None:
