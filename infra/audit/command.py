@@ -75,7 +75,16 @@ def show(verdict: Verdict, console: Console) -> None:
     )
     for reason, count in verdict.dead_letters.items():
         console.print(f"{count} dead letters of {reason}", markup=False)
+    _list_expired(verdict, console)
     _list_violations(verdict, console)
+
+
+def _list_expired(verdict: Verdict, console: Console) -> None:
+    for gone in verdict.expired:
+        console.print(f"expired: {gone.topic} {gone.partition} begins at {gone.first}", markup=False, highlight=False)
+    for left, count in verdict.unproven:
+        line = f"not proven: {left.rule} of {left.topic} {left.partition}: {left.text} ({count})"
+        console.print(line, markup=False, soft_wrap=True, highlight=False)
 
 
 def _rules(verdict: Verdict) -> Table:
@@ -93,7 +102,13 @@ def _list_violations(verdict: Verdict, console: Console) -> None:
     left = len(verdict.violations) - SHOWN_VIOLATIONS
     if left > 0:
         console.print(f"… and {left} more: see --json")
-    console.print("the log is what a correct system writes" if verdict.audit_ok else f"{len(verdict.violations)} violations")
+    console.print(_sentence(verdict))
+
+
+def _sentence(verdict: Verdict) -> str:
+    if not verdict.audit_ok:
+        return f"{len(verdict.violations)} violations"
+    return "what is left of the log is what a correct system writes" if verdict.expired else "the log is what a correct system writes"
 
 
 def _tell(status: Status, topic: str, count: int) -> None:

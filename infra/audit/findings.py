@@ -1,5 +1,7 @@
 """What the audit found: how often each rule was looked at, and every place where it does not hold.
 
+What retention took is no violation: where a check needs records that are gone, it is counted as unproven, and says what cannot be said.
+
 Invariant: a rule with a violation was checked at least once.
 """
 
@@ -54,12 +56,34 @@ class Violation(NamedTuple):
     text: str
 
 
+class Expired(NamedTuple):
+    """The beginning of a partition is gone: `first` is the first offset left."""
+
+    topic: str
+    partition: int
+    first: int
+
+
+class Unproven(NamedTuple):
+    """What cannot be proven of a partition any more, because records that `rule` needs have expired; `text` says what."""
+
+    rule: Rule
+    topic: str
+    partition: int
+    text: str
+
+
 @dataclass(slots=True)
 class Findings:
-    """Collects checks. All checkers of one audit share one."""
+    """Collects checks. All checkers of one audit share one. `unproven` counts the checks that could not be made."""
 
     checked: Counter[str] = field(default_factory=Counter)
     violations: list[Violation] = field(default_factory=list)
+    unproven: Counter[Unproven] = field(default_factory=Counter)
+
+    def leave(self, rule: Rule, topic: str, partition: int, text: str) -> None:
+        """One check of `rule` that cannot be made: what it needs has expired."""
+        self.unproven[Unproven(rule, topic, partition, text)] += 1
 
     def need(self, holds: bool, rule: Rule, at: Placed, text: str, *figures: object) -> bool:
         """Count one check of `rule` at `at`; a violation with `text % figures` where it does not hold. Answers `holds`."""

@@ -63,10 +63,14 @@ class Log(Protocol):
 
 @dataclass(slots=True)
 class ListLog:
-    """A log given as messages, for tests: `commits` maps a group to partition → (offset, metadata)."""
+    """A log given as messages, for tests: `commits` maps a group to partition → (offset, metadata).
+
+    `firsts`: (topic, partition) → the first offset that retention left; what lies below is not read.
+    """
 
     messages: list[Message]
     commits: dict[str, dict[int, tuple[int, str]]] = field(default_factory=dict)
+    firsts: dict[tuple[str, int], int] = field(default_factory=dict)
     namespace: str = "seamlessflow."
 
     @property
@@ -76,16 +80,22 @@ class ListLog:
 
     def read(self, topic: str) -> Iterator[Message]:
         """The messages of one topic by partition and offset."""
-        found = [message for message in self.messages if message.topic == self.namespace + topic]
-        return iter(sorted(found, key=lambda message: (message.partition, message.offset)))
+        left = [message for message in self._of(topic) if message.offset >= self.firsts.get((topic, message.partition), 0)]
+        return iter(sorted(left, key=lambda message: (message.partition, message.offset)))
 
     def starts(self, topic: str) -> Mapping[int, int]:
-        """The lowest offset of each partition."""
-        return {message.partition: message.offset for message in reversed(list(self.read(topic)))}
+        """The first offset left of each partition."""
+        return {partition: self.firsts.get((topic, partition), 0) for partition in self.ends(topic)}
 
     def ends(self, topic: str) -> Mapping[int, int]:
-        """One after the highest offset of each partition."""
-        return {message.partition: message.offset + 1 for message in self.read(topic)}
+        """One after the highest offset of each partition, whether it is left or not."""
+        ends: dict[int, int] = {}
+        for message in self._of(topic):
+            ends[message.partition] = max(ends.get(message.partition, 0), message.offset + 1)
+        return ends
+
+    def _of(self, topic: str) -> list[Message]:
+        return [message for message in self.messages if message.topic == self.namespace + topic]
 
     def committed(self, group: str) -> Mapping[int, tuple[int, str]]:
         """What the test said."""

@@ -156,6 +156,10 @@ class PartitionRead:
         else:
             self._of_session(entry)
 
+    def holds(self, session: int) -> bool:
+        """The records of this session were read: it began where reading did, or later."""
+        return not self.waiting and session >= self.begin
+
     def epoch_at(self, offset: int) -> int:
         """The epoch in force before the record at `offset` is read."""
         return max((claim.entry["epoch"] for claim in self.claims if claim.entry.offset < offset), default=self.initial_epoch)
@@ -187,7 +191,7 @@ class PartitionRead:
     def _of_session(self, entry: Entry) -> None:
         session = self.sessions.get(entry["session"])
         if session is None:
-            outside = entry["session"] < self.begin
+            outside = not self.holds(entry["session"])
             self.findings.need(outside, "R3", entry, "%s of session %d, which is no Open here", entry.type, entry["session"])
             self.ignored["unknown session"] += 1
             return

@@ -31,6 +31,17 @@ TokenKey = tuple[int, int, int, int]
 """Partition, session, node, token."""
 
 
+def decided_places(entries: Iterable[Entry]) -> dict[tuple[int, int], int]:
+    """(partition, session) → offset of the Trajectory that a Step or Drops record names."""
+    places: list[Fields] = []
+    for entry in entries:
+        if entry.type == "Step":
+            places += entry["plan"]["places"]
+        if entry.type in ("Step", "Drops"):
+            places += [dropped["place"] for dropped in entry["drops"]]
+    return {(place["partition"], place["session"]): place["offset"] for place in places}
+
+
 @dataclass(slots=True)
 class TrainingRead:
     """`training` as `read` finds it. What it sums up are the report's figures."""
@@ -78,7 +89,7 @@ class TrainingRead:
         taken = [self._decide(entry, place, trained=True) for place in entry["plan"]["places"]]
         self._take_drops(entry)
         self._rows(entry, taken)
-        self._members(entry, [kept for kept in taken if kept is not None])
+        self._members(entry, taken)
         self._end_groups(entry, [*entry["groups_trained"], *entry["groups_dropped"]])
 
     def _number(self, entry: Entry) -> None:
@@ -112,6 +123,7 @@ class TrainingRead:
         read = self.trajectories[partition]
         kept = read.counted.get(place["offset"])
         if place["offset"] < read.begin:
+            self.findings.leave("R6", "trajectories", partition, "that a Step or Drops record names a Trajectory that counts")
             return None
         stands = kept is not None and kept.session == session
         need(stands, "R6", entry, "no Trajectory of session %d-%d that counts stands at %d", partition, session, place["offset"])
@@ -158,11 +170,13 @@ class TrainingRead:
         need(within, "R6", entry, "staleness %d, the bound is %s", staleness, self.staleness_bound)
         self.staleness_max = max(staleness, self.staleness_max or 0)
 
-    def _members(self, entry: Entry, taken: list[Kept]) -> None:
-        need, groups = self.findings.need, {kept.group for kept in taken if kept.group is not None}
+    def _members(self, entry: Entry, taken: list[Kept | None]) -> None:
+        known = [kept for kept in taken if kept is not None]
+        need, groups = self.findings.need, {kept.group for kept in known if kept.group is not None}
         said = set(entry["groups_trained"])
-        need(said == groups, "R6", entry, "groups_trained is %s, the places are of %s", sorted(said), sorted(groups))
-        members = Counter((kept.group, kept.member or 0) for kept in taken if kept.group is not None)
+        same = said == groups if None not in taken else said >= groups
+        need(same, "R6", entry, "groups_trained is %s, the places are of %s", sorted(said), sorted(groups))
+        members = Counter((kept.group, kept.member or 0) for kept in known if kept.group is not None)
         for (group, member), count in members.items():
             first = self.members.setdefault((group or 0, member), entry) is entry and count == 1
             need(first, "R6", entry, "member %d of group %d is trained twice", member, group)

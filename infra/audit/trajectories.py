@@ -6,6 +6,9 @@ the session has one that counts. What a Trajectory must hold:
 - one node a request, in the order of the requests: the request's own tokens, then the accepted ones; base and base_length as parent and
   parent_length; mask 1 exactly on accepted tokens of requests that ended by `stop` or `length`; logprobs 0.0 and version −1 where given.
 
+Where retention took the Open of a session, its Trajectory is not compared. Where it took the first Trajectories of a partition, a session
+that closed before the first one left was written may have had one.
+
 Held in memory: one Kept per Trajectory that counts, with masks and versions of its nodes.
 """
 
@@ -55,12 +58,14 @@ class Kept:
 
 @dataclass(slots=True)
 class PartitionTrajectories:
-    """The Trajectories of one partition from offset `begin`: those that count, by offset; `offsets` of all."""
+    """The Trajectories of one partition from offset `begin`: those that count, by offset; `offsets` of all; `first_ms` when the first
+    one left was written, milliseconds since 1970."""
 
     begin: int = 0
     counted: dict[int, Kept] = field(default_factory=dict)
     offsets: set[int] = field(default_factory=set)
     sessions: set[int] = field(default_factory=set)
+    first_ms: int | None = None
     greatest_closes: list[tuple[int, int]] = field(default_factory=list)
     """(offset, greatest Close up to and with it), in the order of offsets."""
 
@@ -74,6 +79,13 @@ class PartitionTrajectories:
         """The offset after the last Trajectory."""
         return self.greatest_closes[-1][0] + 1 if self.greatest_closes else self.begin
 
+    def may_have_expired(self, closed: Entry) -> bool:
+        """The Trajectory of a session that ended with this record may be gone: the first one left was written later.
+
+        By stamps: the first one left may be a duplicate, whose Close says nothing of those before it.
+        """
+        return self.begin > 0 and (self.first_ms is None or closed.timestamp_ms <= self.first_ms)
+
     def close_below(self, offset: int) -> int:
         """The greatest Close among the Trajectories below `offset`; −1 without any."""
         count = bisect_left(self.greatest_closes, (offset, -1))
@@ -82,16 +94,24 @@ class PartitionTrajectories:
 
 Trajectories = defaultdict[int, PartitionTrajectories]
 
+Decided = Mapping[tuple[int, int], int]
+"""(partition, session) → offset of the Trajectory that a Step or Drops record names."""
+
 
 def read_trajectories(
-    entries: Iterable[Entry], partitions: Mapping[int, PartitionRead], starts: Mapping[int, int], findings: Findings
+    entries: Iterable[Entry], partitions: Mapping[int, PartitionRead], starts: Mapping[int, int], decided: Decided, findings: Findings
 ) -> Trajectories:
-    """Check each Trajectory against its session; keep those that count. `starts`: the first offset left in each partition."""
+    """Check each Trajectory against its session; keep those that count. `starts`: the first offset left in each partition.
+
+    `decided` tells duplicates whose first one is gone.
+    """
     read: Trajectories = defaultdict(PartitionTrajectories)
     read.update({partition: PartitionTrajectories(begin) for partition, begin in starts.items()})
     for entry in entries:
         _compare(entry, partitions.get(entry.partition), findings)
-        _keep(entry, read[entry.partition])
+        kept = read[entry.partition]
+        first_is_gone = decided.get((entry.partition, entry["session"]), kept.begin) < kept.begin
+        _keep(entry, kept, duplicate=first_is_gone or entry["close"] <= kept.greatest_close)
     return read
 
 
@@ -105,13 +125,16 @@ def check_complete(
             if session.closed is None or session.ended_by_reset or session.closed.timestamp_ms > ended_before_ms:
                 continue
             opened = session.entry.offset
+            if opened not in written and read[partition].may_have_expired(session.closed):
+                findings.leave("R6", "trajectories", partition, "that an ended session has its Trajectory")
+                continue
             findings.need(opened in written, "R6", session.closed, "session %d ended here and has no Trajectory that counts", opened)
 
 
-def _keep(entry: Entry, read: PartitionTrajectories) -> None:
-    duplicate = entry["close"] <= read.greatest_close
+def _keep(entry: Entry, read: PartitionTrajectories, *, duplicate: bool) -> None:
     read.greatest_closes.append((entry.offset, max(read.greatest_close, entry["close"])))
     read.offsets.add(entry.offset)
+    read.first_ms = entry.timestamp_ms if read.first_ms is None else read.first_ms
     if duplicate:
         return
     read.sessions.add(entry["session"])
@@ -122,8 +145,9 @@ def _keep(entry: Entry, read: PartitionTrajectories) -> None:
 
 
 def _compare(entry: Entry, partition: PartitionRead | None, findings: Findings) -> None:
-    if partition is None or entry["session"] < partition.begin:
-        return  # its records are older than what retention left
+    if partition is None or not partition.holds(entry["session"]):
+        findings.leave("R6", "sessions", entry.partition, "that a Trajectory is what its session's records say")
+        return
     session = partition.sessions.get(entry["session"])
     ended = session is not None and session.closed is not None
     if not findings.need(ended, "R6", entry, "session %d is not ended, or not in the log", entry["session"]):

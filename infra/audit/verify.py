@@ -1,6 +1,7 @@
 """One audit: read the log topic by topic, hand each to its checker, sum up.
 
-Invariant: a verdict is a function of the log, the files that it names, and the options; nothing is written.
+Invariants: a verdict is a function of the log, the files that it names, and the options, and nothing is written; what retention took is
+told by topic and partition, with what cannot be proven without it, and is no violation.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from typing import Any
 from infra.audit.cas import check_tasks, check_writes
 from infra.audit.entry import Entry, Unreadable, read_entry
 from infra.audit.figures import SessionFigures, session_figures
-from infra.audit.findings import RULES, Findings, Place, Violation
+from infra.audit.findings import RULES, Expired, Findings, Place, Rule, Unproven, Violation
 from infra.audit.grants import Grants
 from infra.audit.log import Log
 from infra.audit.positions import check_positions, epoch_of
 from infra.audit.scores import read_scores
-from infra.audit.sessions import PartitionRead
-from infra.audit.training import TrainingRead
-from infra.audit.trajectories import Trajectories, check_complete, read_trajectories
+from infra.audit.sessions import PartitionRead, SessionRead
+from infra.audit.training import TrainingRead, decided_places
+from infra.audit.trajectories import PartitionTrajectories, Trajectories, check_complete, read_trajectories
 from infra.audit.weights import WeightFiles, check_span_versions
 
 
@@ -38,7 +39,10 @@ class AuditOptions:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What an audit says. `checked` counts checks by rule; `records` by topic; `dead_letters` by topic and reason."""
+    """What an audit says. `checked` counts checks by rule; `records` by topic; `dead_letters` by topic and reason.
+
+    `expired`: partitions whose beginning is gone. `unproven`: what can therefore not be said, and of how many records.
+    """
 
     violations: list[Violation]
     checked: dict[str, int]
@@ -53,6 +57,8 @@ class Verdict:
     staleness_max: int | None
     dropped: dict[str, int]
     dead_letters: dict[str, int]
+    expired: list[Expired]
+    unproven: list[tuple[Unproven, int]]
 
     @property
     def audit_ok(self) -> bool:
@@ -64,6 +70,8 @@ class Verdict:
         said = {"audit_ok": self.audit_ok, **asdict(self)}
         said |= said.pop("figures")
         said["violations"] = [violation._asdict() for violation in self.violations]
+        said["expired"] = [each._asdict() for each in self.expired]
+        said["unproven"] = [{**each._asdict(), "count": count} for each, count in self.unproven]
         said["takeover_s"] = max((t.seconds for t in self.figures.takeovers if t.cause == "dead" and t.seconds is not None), default=None)
         return said
 
@@ -72,6 +80,17 @@ Progress = Callable[[str, int], None]
 """Told a topic and how many of its messages were read."""
 
 PROGRESS_EVERY = 1000
+
+CUT: dict[str, dict[Rule, str]] = {
+    "sessions": {"R1": "claims that are gone", "R2": "spans that are gone", "R3": "ends that are gone"},
+    "trajectories": {"R6": "Trajectories that are gone"},
+    "scores": {"R6": "which Score of a rule was the first"},
+    "training": {
+        "R6": "that nothing was trained twice, and what was consumed", "R8": "that versions are published once, in order",
+    },
+    "tasks": {"cas": "that Tasks are numbered without a gap"},
+}  # fmt: skip
+"""By topic: what cannot be proven where the beginning of one of its partitions is gone. `grants` is compacted: `infra.audit.grants`."""
 
 
 class Audit:
@@ -93,12 +112,13 @@ class Audit:
         """
         grants = Grants.read(check_writes(self._entries("grants"), self.findings), max(self._log.ends("grants").values(), default=0))
         partitions = self._sessions(grants)
+        written = check_writes(self._entries("training"), self.findings)
         starts = self._log.starts("trajectories")
-        trajectories = read_trajectories(self._entries("trajectories"), partitions, starts, self.findings)
+        trajectories = read_trajectories(self._entries("trajectories"), partitions, starts, decided_places(written), self.findings)
         check_complete(partitions, trajectories, self._before_ms, self.findings)
         self._positions(partitions, trajectories)
-        training = self._training(trajectories)
-        if training.versions:
+        training = self._training(written, trajectories)
+        if training.versions and not self._is_cut("training"):
             check_span_versions(partitions, training.versions, self._before_ms, self.findings)
         if self._options.weights:
             WeightFiles(self.findings, lambda uri: self._progress("weights", 0)).check(training.versions.values())
@@ -115,13 +135,13 @@ class Audit:
         return read
 
     def _partition(self, partition: int, start: int, grants: Grants) -> PartitionRead:
-        """From the beginning; where retention took it, from the owners' Position; without one, from the next reset (R5)."""
+        """From the beginning; where retention took it, from the lowest Position left; without one, from the next reset (R5)."""
         if start == 0:
             return PartitionRead(partition, grants, self.findings)
-        offset, metadata = self._log.committed("rollout").get(partition, (-1, ""))
-        epoch = epoch_of(metadata)
-        if offset >= start and epoch is not None:
-            return PartitionRead(partition, grants, self.findings, begin=offset, epoch=epoch)
+        committed = [self._log.committed(group).get(partition, (-1, "")) for group in ("rollout", "assembler")]
+        left = sorted((offset, epoch) for offset, text in committed if offset >= start and (epoch := epoch_of(text)) is not None)
+        if left:
+            return PartitionRead(partition, grants, self.findings, begin=left[0][0], epoch=left[0][1])
         return PartitionRead(partition, grants, self.findings, begin=start, waiting=True)
 
     def _positions(self, partitions: dict[int, PartitionRead], trajectories: Trajectories) -> None:
@@ -131,18 +151,40 @@ class Audit:
         )
         check_positions(
             "assembler", self._log.committed("assembler"), partitions,
-            lambda partition, session: not session.ended_by_reset and session.entry.offset not in trajectories[partition].sessions,
-            ends, self.findings,
+            lambda partition, session: _waits_for_trajectory(trajectories[partition], session), ends, self.findings,
         )
 
-    def _training(self, trajectories: Trajectories) -> TrainingRead:
+    def _training(self, written: list[Entry], trajectories: Trajectories) -> TrainingRead:
         scores = read_scores(self._entries("scores"), trajectories, self.findings)
         tasks = check_writes(self._entries("tasks"), self.findings)
-        check_tasks(tasks, self.findings)
-        training = TrainingRead(trajectories, scores, self.findings, self._options.staleness_bound)
+        check_tasks(tasks, self._judging("tasks"))
+        training = TrainingRead(trajectories, scores, self._judging("training"), self._options.staleness_bound)
         training.consumption.train_groups = frozenset(task["group"] for task in tasks if task["purpose"] == "train")
-        training.read(check_writes(self._entries("training"), self.findings))
+        training.read(written)
         return training
+
+    def _is_cut(self, topic: str) -> bool:
+        return any(self._log.starts(topic).values())
+
+    def _judging(self, topic: str) -> Findings:
+        """Numbers of `tasks` and `training` follow from the first on: without it nothing is judged, and figures are those of the rest."""
+        return Findings() if self._is_cut(topic) else self.findings
+
+    def _expired(self) -> list[Expired]:
+        return [
+            Expired(topic, partition, first) for topic in CUT for partition, first in sorted(self._log.starts(topic).items()) if first
+        ]
+
+    def _leave(self, expired: list[Expired], partitions: dict[int, PartitionRead]) -> None:
+        """What the missing beginnings alone say: the checks that would have been made there."""
+        for topic, partition, first in expired:
+            for rule, text in CUT[topic].items():
+                self.findings.leave(rule, topic, partition, text)
+            if topic == "sessions":
+                read = partitions[partition]
+                where = "anything: no Position is left, and no reset follows" if read.waiting else f"records below {read.begin}"
+                if read.waiting or read.begin > first:
+                    self.findings.leave("R5", topic, partition, where)
 
     def _entries(self, topic: str) -> Iterator[Entry]:
         """The records of a topic; what is none is a violation of R4 and passed over, as its readers do."""
@@ -170,7 +212,8 @@ class Audit:
         return dict(Counter(f"{letter['topic']}: {letter['reason']}" for letter in letters))
 
     def _verdict(self, partitions: dict[int, PartitionRead], trajectories: Trajectories, training: TrainingRead) -> Verdict:
-        dead_letters = self._dead_letters()
+        dead_letters, expired = self._dead_letters(), self._expired()
+        self._leave(expired, partitions)
         return Verdict(
             violations=sorted(self.findings.violations),
             checked={rule: self.findings.checked[rule] for rule in RULES},
@@ -185,4 +228,14 @@ class Audit:
             staleness_max=training.staleness_max,
             dropped=dict(training.dropped),
             dead_letters=dead_letters,
+            expired=expired,
+            unproven=sorted(self.findings.unproven.items()),
         )
+
+
+def _waits_for_trajectory(read: PartitionTrajectories, session: SessionRead) -> bool:
+    """An assembler may not start above it: it is open, or ended without a Trajectory (one that has expired was written)."""
+    if session.closed is None:
+        return True
+    missing = not session.ended_by_reset and session.entry.offset not in read.sessions
+    return missing and not read.may_have_expired(session.closed)

@@ -59,10 +59,11 @@ class Raw:
 
 @dataclass
 class RawLog:
-    """Records by (topic, partition, offset), and what groups committed."""
+    """Records by (topic, partition, offset), what groups committed, and the first offsets that retention left by (topic, partition)."""
 
     records: dict[Where, Raw] = field(default_factory=dict)
     commits: dict[str, dict[int, tuple[int, str]]] = field(default_factory=dict)
+    firsts: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def put(self, topic: str, partition: int, offset: int, type_: str, *, write: bytes | None = None, **fields: Any) -> Fields:
         """Add one record. `write` is the nonce of its cas write; one of its own where it is not given."""
@@ -82,7 +83,7 @@ class RawLog:
         return self.put("sessions", partition, offset, type_, **fields)
 
     def list_log(self) -> ListLog:
-        return ListLog([raw.message(where) for where, raw in self.records.items()], self.commits)
+        return ListLog([raw.message(where) for where, raw in self.records.items()], self.commits, self.firsts)
 
     def audit(self, **options: Any) -> Verdict:
         return Audit(self.list_log(), AuditOptions(**options)).run()
@@ -207,6 +208,9 @@ def _trajectories(log: RawLog) -> None:
     log.put("trajectories", 0, 40, "Trajectory", session=220, close=230, check="dddddd", group=2, member=0, outcome="agent failed")
     third = [node(20, [5, 6], [40, 41, 42], "stop", versions=[0, 0, 1])]
     log.put("trajectories", 1, 0, "Trajectory", session=10, close=50, check="eeeeee", group=3, member=0, reward=1.0, nodes=third)
+    for raw in [raw for where, raw in log.records.items() if where[0] == "trajectories"]:
+        raw.timestamp_ms = 1_000_005 + 10 * raw.fields["close"]  # soon after its Close
+    log.records["trajectories", 0, 20].timestamp_ms += 500  # a duplicate of another assembler
     for partition, offset, trajectory in [(0, 0, 0), (0, 10, 10), (0, 20, 30), (1, 0, 0)]:
         scored = log.at("trajectories", partition, trajectory)
         same = {name: scored[name] for name in ("session", "purpose", "group") if name in scored}

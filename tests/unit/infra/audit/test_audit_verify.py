@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from raw_log import RawLog, complete_log
+from raw_log import complete_log
 
 from infra.audit.findings import RULES
 
@@ -59,14 +59,9 @@ def test_a_session_that_just_ended_may_wait_for_its_trajectory(tmp_path: Path) -
     assert not log.audit(grace_ms=0).audit_ok
 
 
-def retention_takes(log: RawLog, below: int) -> None:
-    for where in [where for where in log.records if where[:2] == ("sessions", 0) and where[2] < below]:
-        del log.records[where]
-
-
 def test_after_retention_the_reading_begins_at_the_owners_position(tmp_path: Path) -> None:
     log = complete_log(tmp_path)
-    retention_takes(log, below=100)
+    log.firsts["sessions", 0] = 100
     log.commits["rollout"][0] = (180, "epoch=30;")
     verdict = log.audit()
     assert verdict.violations == []
@@ -75,7 +70,7 @@ def test_after_retention_the_reading_begins_at_the_owners_position(tmp_path: Pat
 
 def test_after_retention_without_a_position_nothing_counts_before_a_reset(tmp_path: Path) -> None:
     log = complete_log(tmp_path)
-    retention_takes(log, below=100)
+    log.firsts["sessions", 0] = 100
     log.commits["rollout"][0] = (20, "epoch=0;")
     log.commits["assembler"].pop(0)
     assert log.audit().figures.sessions == 1
