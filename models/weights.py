@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import fsspec
@@ -22,7 +22,7 @@ from safetensors.torch import load, save
 from schemas.errors import EngineError
 from schemas.training import WeightFile, WeightVersion
 
-__all__ = ["fetch", "require_fit", "weights_sha256", "write_weights"]
+__all__ = ["fetch", "remove_weights", "require_fit", "weights_sha256", "write_weights"]
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -43,10 +43,16 @@ def write_weights(folder: Path, tensors: Tensors) -> WeightFile:
     content = save({name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}, metadata={"format": "pt"})
     sha256 = hashlib.sha256(content).hexdigest()
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder.resolve() / f"{sha256}.safetensors"
+    path = _file(folder, sha256)
     _write_whole(path, content)
     # fsspec takes the path as it stands: percent-encoding, as Path.as_uri() does, would name another file.
     return WeightFile(uri=f"file://{path}", sha256=sha256, bytes=len(content))
+
+
+def remove_weights(folder: Path, digests: Iterable[str]) -> None:
+    """Remove files that `write_weights` wrote into `folder`, by the digest of their content; some may be gone before."""
+    for sha256 in digests:
+        _file(folder, sha256).unlink(missing_ok=True)
 
 
 def fetch(version: WeightVersion) -> dict[str, torch.Tensor]:
@@ -72,6 +78,10 @@ def require_fit(tensors: Tensors, network: torch.nn.Module) -> None:
     given = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
     if differing := sorted(name for name in expected.keys() | given.keys() if expected.get(name) != given.get(name)):
         raise EngineError(f"weights do not fit the model in {len(differing)} tensors: {', '.join(differing[:3])}")
+
+
+def _file(folder: Path, sha256: str) -> Path:
+    return folder.resolve() / f"{sha256}.safetensors"
 
 
 def _read_verified(version: int, file: WeightFile) -> dict[str, torch.Tensor]:

@@ -32,6 +32,8 @@ class WeightVersion(Record, frozen=True, kw_only=True):
     Where a trainer came back and its numerics gave other weights than the log's, it says so by a version of its own, which is in force from
     then on: made by training the Steps after `again_from` once more, to `optimizer_sha256`, under `numerics`. Other versions leave these
     three empty: their Step has them.
+
+    Files of versions 1 … `files_from` − 1 may be gone: this is said before the first of them is removed.
     """
 
     version: int
@@ -44,6 +46,7 @@ class WeightVersion(Record, frozen=True, kw_only=True):
     again_from: int | None = None
     optimizer_sha256: str = ""
     numerics: dict[str, str] = {}
+    files_from: int = 0
 
     def key(self) -> bytes:
         """The type."""

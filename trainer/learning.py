@@ -11,15 +11,16 @@ from collections.abc import Mapping, Sequence
 from pydantic import ValidationError
 
 from models.qwen2 import Qwen2
-from models.weights import fetch, require_fit
+from models.weights import fetch, remove_weights, require_fit
 from schemas.errors import UsageError
-from schemas.training import Plan, WeightVersion
+from schemas.training import Plan, WeightFile, WeightVersion
 from schemas.trajectory import Trajectory
 from trainer import checkpoint
 from trainer.initial import read_model
 from trainer.learner import Learner, OptimizerSettings
 from trainer.numerics import numerics_key, settle
 from trainer.publish import publish
+from trainer.retain import gone, removable
 from trainer.settings import TrainerSettings
 from trainer.trainee import Trained, Trainee
 from trainer.update import LossSettings, apply
@@ -93,6 +94,13 @@ class TorchTrainee(Arithmetic, Trainee):
         folder = self._settings.checkpoint_dir
         checkpoint.save(folder, self.learner, step=step, version=version, numerics=numerics_key())
         checkpoint.prune(folder, committed, keep=self._settings.checkpoints_kept)
+
+    def prune(self, files: Mapping[int, Sequence[WeightFile]], files_from: int, committed: Mapping[int, str]) -> list[int]:
+        """Remove published files that may go."""
+        kept = {each.state.version for each in checkpoint.kept(self._settings.checkpoint_dir, committed)}
+        versions = gone(files, files_from, kept)
+        remove_weights(self._settings.weights_dir, removable(files, versions))
+        return versions
 
 
 def _optimizer(settings: TrainerSettings) -> OptimizerSettings:

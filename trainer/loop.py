@@ -40,7 +40,8 @@ class Decider(Protocol):
 
 @dataclass(slots=True)
 class Loop:
-    """One trainer's work, from where it stands to step `steps`. `recovery_s`: longest training time between two checkpoints."""
+    """One trainer's work, from where it stands to step `steps`. `recovery_s`: longest training time between two checkpoints;
+    `keep_versions`: so many newest versions keep their files (0: all)."""
 
     feed: Decider
     trainee: Trainee
@@ -49,6 +50,7 @@ class Loop:
     watch: Watch
     standing: Standing
     recovery_s: float
+    keep_versions: int = 0
     unkept_s: float = 0.0
 
     async def run(self, steps: int) -> None:
@@ -75,13 +77,15 @@ class Loop:
         failpoint("trainer.after_update")
         updated = anyio.current_time()
         with self.watch.waiting_for(f"the files of step {number}"):
-            version = await self.bench.do(self.trainee.publish, self.standing.version + 1, number)
+            published = await self.bench.do(self.trainee.publish, self.standing.version + 1, number)
+        version = self.standing.announcing(published, self.keep_versions)
         failpoint("trainer.after_files")
         times_s = {"wait": waited_s, "update": updated - began, "publish": anyio.current_time() - updated}
         await self._commit(_step_record(number, batch, trained, version, times_s), version)
         failpoint("trainer.after_commit")
         logger.info("step", step=number, version=version.version, staleness=batch.staleness, reward=round(batch.reward_mean, 3))
         await self._keep(updated - began)
+        await self._prune()
 
     async def _commit(self, *records: Step | Drops | WeightVersion) -> None:
         with self.watch.waiting_for("a commit to training"):
@@ -95,6 +99,15 @@ class Loop:
             with self.watch.waiting_for("a checkpoint"):
                 await self.bench.do(self.trainee.keep, self.standing.step, self.standing.version, self.standing.in_force)
             self.unkept_s = 0.0
+
+    async def _prune(self) -> None:
+        """Remove files that the log, by now, says may be gone."""
+        standing = self.standing
+        if any(0 < version < standing.files_from for version in standing.files):
+            with self.watch.waiting_for("old files to be removed"):
+                removed = await self.bench.do(self.trainee.prune, standing.files, standing.files_from, standing.in_force)
+            for version in removed:
+                del standing.files[version]
 
 
 def _step_record(number: int, batch: Batch, trained: Trained, version: WeightVersion, times_s: dict[str, float]) -> Step:

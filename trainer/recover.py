@@ -20,11 +20,12 @@ import structlog
 from schemas.errors import CorruptRecord, LogError, UsageError
 from schemas.record import Record
 from schemas.topics import TRAJECTORIES
-from schemas.training import Consumed, Drops, Place, Run, Step, WeightVersion
+from schemas.training import Consumed, Drops, Place, Run, Step, WeightFile, WeightVersion
 from schemas.trajectory import Trajectory
 from streams.cas import CasLog
 from streams.codec import Entry
 from streams.log import Log, LogReader
+from trainer.retain import files_from
 from trainer.settings import TrainerSettings
 from trainer.trainee import Bench, Trained, Trainee, Trains
 
@@ -46,7 +47,8 @@ logger = structlog.get_logger()
 class Standing:
     """What `training` says up to its end. `run` and `initial` are how it began.
 
-    `in_force` maps each step to the digest of the weights after it, 0 to that of version 0; `moments` to that of the optimizer.
+    `in_force` maps each step to the digest of the weights after it, 0 to that of version 0; `moments` to that of the optimizer. `files` are
+    those of each version, as far as they were not removed by this process; those of versions 1 … `files_from` − 1 may be gone.
     """
 
     step: int = 0
@@ -56,6 +58,8 @@ class Standing:
     initial: WeightVersion | None = None
     in_force: dict[int, str] = field(default_factory=dict)
     moments: dict[int, str] = field(default_factory=dict)
+    files: dict[int, list[WeightFile]] = field(default_factory=dict)
+    files_from: int = 0
 
     def apply(self, record: Record) -> None:
         """The next record. A version of a step that published another one before was made by other arithmetic: it is in force."""
@@ -65,13 +69,18 @@ class Standing:
         elif isinstance(record, Drops):
             self.consumed = record.consumed
         elif isinstance(record, WeightVersion):
-            self.version = record.version
+            self.version, self.files_from = record.version, record.files_from
+            self.files[record.version] = record.files
             self.in_force[record.step or 0] = record.weights_sha256
             if record.again_from is not None:
                 self.moments[record.step or 0] = record.optimizer_sha256
             self.initial = self.initial or record
         elif isinstance(record, Run):
             self.run = record
+
+    def announcing(self, version: WeightVersion, keep: int) -> WeightVersion:
+        """`version` with what it says of older files; `keep` as for `trainer.retain.files_from`."""
+        return msgspec.structs.replace(version, files_from=files_from(version.version, self.files_from, keep))
 
 
 def fold(records: Iterable[Entry[Record]]) -> Standing:
@@ -103,7 +112,14 @@ async def recover(log: Log, cas: CasLog, trainee: Trainee, bench: Bench, setting
     logger.info("recovering", checkpoint=step, steps=standing.step, version=standing.version)
     other = await _difference(log, trainee, bench, again, standing)
     if other is not None:
-        await _announce_difference(cas, trainee, bench, standing, other, again_from=step)
+        published = await bench.do(trainee.publish, standing.version + 1, standing.step)
+        version = msgspec.structs.replace(
+            standing.announcing(published, settings.keep_versions), again_from=step, optimizer_sha256=other.optimizer_sha256,
+            numerics=other.numerics,
+        )  # fmt: skip
+        await cas.write([(PARTITION, version)])
+        standing.apply(version)
+        logger.warning("going on from weights that differ from the log", version=version.version, step=standing.step)
     if again:
         await bench.do(trainee.keep, standing.step, standing.version, standing.in_force)
     return standing
@@ -147,19 +163,6 @@ async def _difference(log: Log, trainee: Trainee, bench: Bench, steps: Sequence[
         if other is not None:
             logger.warning("a step trained again differs", step=step.step, numerics_differ=trained.numerics != step.numerics)
     return other
-
-
-async def _announce_difference(
-    cas: CasLog, trainee: Trainee, bench: Bench, standing: Standing, made: Trained, *, again_from: int
-) -> None:
-    """The weights as they are get a version of their own, with all that an auditor needs to make them again."""
-    published = await bench.do(trainee.publish, standing.version + 1, standing.step)
-    version = msgspec.structs.replace(
-        published, again_from=again_from, optimizer_sha256=made.optimizer_sha256, numerics=made.numerics
-    )  # fmt: skip
-    await cas.write([(PARTITION, version)])
-    standing.apply(version)
-    logger.warning("going on from weights that differ from the log", version=version.version, step=standing.step)
 
 
 async def read_places(log: Log, places: Sequence[Place]) -> list[Trajectory]:

@@ -52,7 +52,8 @@ def role(settings: TrainerSettings, make_trainee: MakeTrainee = torch_trainee) -
                 logger.info("standing", step=standing.step, version=standing.version, steps=settings.steps)
                 async with open_feed(log, settings.feed, settings.held_bytes, standing.consumed) as feed:
                     task_status.started()
-                    await Loop(feed, trainee, bench, cas, watch, standing, settings.recovery_s).run(settings.steps)
+                    loop = Loop(feed, trainee, bench, cas, watch, standing, settings.recovery_s, settings.keep_versions)
+                    await loop.run(settings.steps)
             finally:
                 tasks.cancel_scope.cancel()
                 await node.leave()

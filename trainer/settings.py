@@ -22,6 +22,7 @@ class TrainerSettings(BaseModel):
     steps: int = Field(200, ge=0, description="The trainer ends, with exit code 0, when the log holds so many Steps.")
     model_dir: Path = Field(Path("runs/default/model"), description="Model folder: weights of version 0, config and tokenizer.")
     weights_dir: Path = Field(Path("runs/default/weights"), description="Published weights; workers must be able to read it.")
+    keep_versions: int = Field(64, ge=0, description="So many newest versions keep their files, and those of checkpoints; 0: all do.")
     checkpoint_dir: Path = Field(Path("runs/default/checkpoints"), description="Weights with optimizer state, for restarts.")
     checkpoints_kept: int = Field(2, ge=1, description="Older checkpoints are removed.")
     recovery_s: float = Field(20.0, ge=0, description="A checkpoint is written when to train again since the last would take so long.")

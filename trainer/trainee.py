@@ -10,7 +10,7 @@ from typing import ParamSpec, Protocol, TypeVar
 import anyio
 from anyio import to_thread
 
-from schemas.training import Plan, WeightVersion
+from schemas.training import Plan, WeightFile, WeightVersion
 from schemas.trajectory import Trajectory
 
 __all__ = ["Bench", "Trained", "Trainee", "Trains"]
@@ -67,6 +67,13 @@ class Trainee(Trains, Protocol):
     def keep(self, step: int, version: int, committed: Mapping[int, str]) -> None:
         """Write a checkpoint of the state after `step`, and remove old ones; `committed` as for `restore`."""
         ...
+
+    def prune(self, files: Mapping[int, Sequence[WeightFile]], files_from: int, committed: Mapping[int, str]) -> list[int]:
+        """Remove files of versions 1 … `files_from` − 1, but of those that a checkpoint belongs to; answers the versions that lost theirs.
+
+        :param files: those of each version; `committed` as for `restore`.
+        """
+        return []
 
 
 class Bench:

@@ -61,12 +61,13 @@ def show(verdict: Verdict, console: Console) -> None:
     """The table of rules, the figures, and the violations."""
     console.print(_rules(verdict))
     figures = verdict.figures
+    versions = f"{verdict.versions} versions" + (f" ({verdict.versions_removed} without their files)" if verdict.versions_removed else "")
     console.print(
         f"{figures.sessions} sessions, {figures.ended} ended; {figures.requests} requests, {figures.lost_requests} without an end; "
         f"{figures.tokens} tokens; {verdict.trajectories} trajectories, {verdict.undecided} undecided"
     )
     console.print(
-        f"{verdict.steps} steps, {verdict.versions} versions, {verdict.trained_tokens} tokens trained, {verdict.trained_twice} twice; "
+        f"{verdict.steps} steps, {versions}, {verdict.trained_tokens} tokens trained, {verdict.trained_twice} twice; "
         f"staleness at most {verdict.staleness_max}; dropped {verdict.dropped or 'none'}"
     )
     console.print(

@@ -70,7 +70,7 @@ WEIGHT_FILE: Shape = {"uri": (TEXT, REQUIRED), "sha256": (TEXT, REQUIRED), "byte
 WEIGHT_VERSION: Shape = {
     "version": (INTEGER, REQUIRED), "step": ((int, NONE), None), "files": (["WeightFile"], REQUIRED), "weights_sha256": (TEXT, REQUIRED),
     "tokenizer_sha256": (TEXT, REQUIRED), "template_sha256": (TEXT, REQUIRED), "config": (MAP, {}),
-    "again_from": ((int, NONE), None), "optimizer_sha256": (TEXT, ""), "numerics": (MAP, {}),
+    "again_from": ((int, NONE), None), "optimizer_sha256": (TEXT, ""), "numerics": (MAP, {}), "files_from": (INTEGER, 0),
 }
 RUN: Shape = {"run": (TEXT, REQUIRED), "settings": (MAP, {}), "started_ms": (INTEGER, 0)}
 PLACE: Shape = {"partition": (INTEGER, REQUIRED), "offset": (INTEGER, REQUIRED), "session": (INTEGER, REQUIRED)}

@@ -187,6 +187,9 @@ class TrainingRead:
         first = bool(self.versions) or (version == 0 and entry["step"] is None)
         need(first, "R8", entry, "the first version is %d of step %s", version, entry["step"])
         need(entry["step"] is not None or version == 0, "R8", entry, "version %d belongs to no step", version)
+        before = self.versions[newest]["files_from"] if self.versions else 0
+        stands = before <= entry["files_from"] <= version
+        need(stands, "R8", entry, "version %d lets go of files below %d, the one before below %d", version, entry["files_from"], before)
         self.versions.setdefault(version, entry)
 
     def _require_published(self) -> None:
@@ -211,3 +214,6 @@ class TrainingRead:
         elif step is not None:
             again = step["published"] is not None and step["published"] < version["version"]
             need(again, "R8", version, "version %d: step %d published %s", version["version"], step["step"], step["published"])
+            begun = version["again_from"]
+            before = begun is not None and 0 <= begun < version["step"]
+            need(before, "R8", version, "version %d of step %d was made again from step %s", version["version"], version["step"], begun)

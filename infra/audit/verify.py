@@ -41,7 +41,8 @@ class AuditOptions:
 class Verdict:
     """What an audit says. `checked` counts checks by rule; `records` by topic; `dead_letters` by topic and reason.
 
-    `expired`: partitions whose beginning is gone. `unproven`: what can therefore not be said, and of how many records.
+    `versions_removed`: versions whose files are gone, as the log says they may be. `expired`: partitions whose beginning is gone.
+    `unproven`: what can therefore not be said, and of how many records.
     """
 
     violations: list[Violation]
@@ -52,6 +53,7 @@ class Verdict:
     undecided: int
     steps: int
     versions: int
+    versions_removed: int
     trained_tokens: int
     trained_twice: int
     staleness_max: int | None
@@ -104,6 +106,7 @@ class Audit:
         self._records: Counter[str] = Counter()
         self._before_ms = log.end_ms - self._options.grace_ms
         self.findings = Findings()
+        self._files = WeightFiles(self.findings, lambda uri: self._progress("weights", 0))
 
     def run(self) -> Verdict:
         """Read everything.
@@ -121,7 +124,7 @@ class Audit:
         if training.versions and not self._is_cut("training"):
             check_span_versions(partitions, training.versions, self._before_ms, self.findings)
         if self._options.weights:
-            WeightFiles(self.findings, lambda uri: self._progress("weights", 0)).check(training.versions.values())
+            self._files.check(training.versions.values())
         return self._verdict(partitions, trajectories, training)
 
     def _sessions(self, grants: Grants) -> dict[int, PartitionRead]:
@@ -223,6 +226,7 @@ class Audit:
             undecided=training.consumption.undecided(),
             steps=len(training.steps),
             versions=len(training.versions),
+            versions_removed=self._files.removed,
             trained_tokens=len(training.times_trained),
             trained_twice=training.trained_twice,
             staleness_max=training.staleness_max,

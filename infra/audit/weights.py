@@ -1,4 +1,5 @@
-"""R8 and digests: every announced version's files exist, whole, and hold the tensors that the log names.
+"""R8 and digests: every announced version's files exist, whole, and hold the tensors that the log names; those of versions that the log
+says may be gone hold them, or are gone.
 
 `weights_sha256` is recomputed from the safetensors bytes without torch: for each tensor in the order of names, the line `name dtype
 shape` (dtype as `float32`, shape as `128x64`, empty for a scalar), then its bytes.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -39,14 +40,20 @@ class TensorBytes(NamedTuple):
 
 @dataclass(slots=True)
 class WeightFiles:
-    """Checks files of versions; `progress` is told the uri of each file before it is read."""
+    """Checks files of versions; `progress` is told the uri of each file before it is read. `removed` counts versions without their files,
+    of which the log says that they may be gone."""
 
     findings: Findings
     progress: Callable[[str], None]
+    removed: int = 0
 
-    def check(self, versions: Iterable[Entry]) -> None:
+    def check(self, versions: Collection[Entry]) -> None:
         """Check every version."""
+        below = max((version["files_from"] for version in versions), default=0)
         for version in versions:
+            if 0 < version["version"] < below and not all(_exists(file["uri"]) for file in version["files"]):
+                self.removed += 1
+                continue
             contents = [self._content(version, file) for file in version["files"]]
             self.findings.need(bool(contents), "R8", version, "version %d has no files", version["version"])
             if contents and None not in contents:
@@ -117,6 +124,11 @@ def _tensor(name: str, said: Fields, data: memoryview) -> TensorBytes:
     first, end = said["data_offsets"]
     shape = "x".join(str(size) for size in said["shape"])
     return TensorBytes(name, f"{name} {DTYPES[said['dtype']]} {shape}", data[first:end])
+
+
+def _exists(uri: str) -> bool:
+    filesystem, path = fsspec.core.url_to_fs(uri)
+    return bool(filesystem.exists(path))
 
 
 def _read(uri: str) -> bytes | None:

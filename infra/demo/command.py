@@ -20,6 +20,7 @@ from infra.cli.where import AS_SET, Where
 from infra.demo.cast import TRAINED_STALENESS_BOUND, Plan
 from infra.demo.ending import print_ending
 from infra.demo.performance import Performance
+from infra.demo.proof import Proof, prove
 from infra.demo.report import Run, make_report, shortcomings, write_report
 from infra.demo.stage import prepare
 from infra.demo.view import open_view
@@ -36,6 +37,8 @@ def demo(
     seed: Annotated[int, Parameter(help="Seed of words, model and sampling.")] = 0,
     turns: Annotated[Literal[1, 2], Parameter(help="2: a wrong answer may be mended.")] = 1,
     faults: Annotated[bool, Parameter(help="Kill a rollout worker and the trainer in mid-run.")] = True,
+    trainer_kills: Annotated[int, Parameter(help="How often the trainer is killed.")] = 1,
+    recompute: Annotated[bool, Parameter(negative="", help="At the end, make all weights again in another process.")] = False,
     plain: Annotated[bool, Parameter(help="Lines instead of a live screen.")] = False,
     where: Where = AS_SET,
 ) -> int:
@@ -48,15 +51,15 @@ def demo(
     plan = Plan(asked.run_dir, steps, seed, turns)
     connection = prepare(asked, plan)
     with open_view(console, plain=plain) as view:
-        performance = Performance(connection, plan, faults, view)
+        performance = Performance(connection, plan, faults, trainer_kills, view)
         prepared_s = time.monotonic() - began_s
         performance.run()
     verdict, evaluations = _audit(performance, connection, console), performance.observer.evaluations
     run = _run(performance, time.monotonic() - began_s, prepared_s)
-    report = make_report(run, verdict, evaluations, performance.told)
+    report = make_report(run, verdict, evaluations, performance.told, _prove(performance, verdict, console) if recompute else None)
     write_report(plan.run_dir / "report.json", report)
     print_ending(console, report, evaluations, plan, connection, own_kafka=asked.bootstrap is None)
-    lines = shortcomings(report, faults=faults)
+    lines = shortcomings(report, faults=faults, trainer_kills=trainer_kills)
     for line in lines:
         console.print(f"FALLS SHORT: {line}")
     return 1 if lines else 0
@@ -72,6 +75,11 @@ def _audit(performance: Performance, connection: Connection, console: Console) -
     options = AuditOptions(TRAINED_STALENESS_BOUND, grace_ms=5000, kills_ms=tuple(performance.told.kills_ms))
     console.print("auditing the log …")
     return audit_cluster(connection.address(), connection.namespace, options, console)
+
+
+def _prove(performance: Performance, verdict: Verdict, console: Console) -> Proof:
+    console.print("making the weights of all versions again …")
+    return prove(performance.connection, performance.plan, verdict.versions - 1)
 
 
 def _run(performance: Performance, wall_s: float, prepared_s: float) -> Run:

@@ -33,6 +33,9 @@ def print_ending(
         highlight=False,
     )
     console.print(f"the audit {'found nothing wrong' if report['audit_ok'] else 'FOUND VIOLATIONS: ' + '; '.join(report['violations'])}")
+    if "recomputed_equal" in report:
+        equal = "equal, bit for bit" if report["recomputed_equal"] else "NOT those of the log: see `audit recompute`"
+        console.print(f"weights of {report['recomputed_versions']} versions made again by another process: {equal}", highlight=False)
     console.print(f"report: {plan.run_dir / 'report.json'}\n\nKafka and its data stay. Try next:")
     flags = f"--run-dir {plan.run_dir}" + ("" if own_kafka else f" --bootstrap {connection.address()}")
     flags += "" if connection.namespace == "seamlessflow." else f" --namespace {connection.namespace}"

@@ -33,6 +33,7 @@ class Performance:
     connection: Connection
     plan: Plan
     faults: bool
+    trainer_kills: int
     view: View
     observer: Observer = field(default_factory=Observer)
     told: Told = field(default_factory=Told)
@@ -70,7 +71,7 @@ class Performance:
             await self._raise_curtain(crew)
             self.ready_s = time.monotonic() - began_s
             tasks.start_soon(_look_after, crew)
-            story = Story(crew, self.observer, self.plan.steps, WORKERS[1], TRAINER, self.told)
+            story = Story(crew, self.observer, self.plan.steps, WORKERS[1], TRAINER, self.trainer_kills, self.told)
             await story.run(faults=self.faults)
             self.added_ms = await self._added_latency()
             self.played_s = time.monotonic() - began_s

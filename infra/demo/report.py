@@ -12,6 +12,7 @@ from typing import Any
 
 from infra.audit.verify import Verdict
 from infra.demo.evaluations import Evaluations
+from infra.demo.proof import Proof
 from infra.demo.story import Told
 
 
@@ -28,8 +29,8 @@ class Run:
     agent_errors: int | None
 
 
-def make_report(run: Run, verdict: Verdict, evaluations: Evaluations, told: Told) -> dict[str, Any]:
-    """All figures of a run by name."""
+def make_report(run: Run, verdict: Verdict, evaluations: Evaluations, told: Told, proof: Proof | None = None) -> dict[str, Any]:
+    """All figures of a run by name; those of a recomputation where there was one."""
     figures, curve = verdict.figures, evaluations.curve()
     lost = None if run.agent_errors is None else figures.lost_requests + run.agent_errors
     return {
@@ -52,19 +53,22 @@ def make_report(run: Run, verdict: Verdict, evaluations: Evaluations, told: Told
         "wall_s": round(run.wall_s, 1),
         "setup_s": round(run.setup_s, 1),
         "seed": run.seed,
+        "trainer_kills": told.trainer_kills,
         "trainer_back_s": told.trainer_back_s,
         "requests_under_way_at_the_kill": told.victims_requests or None,
         "violations": [str(violation) for violation in verdict.violations[:20]],
+        **({} if proof is None else {"recomputed_versions": proof.versions, "recomputed_equal": proof.equal}),
     }
 
 
-def shortcomings(report: dict[str, Any], *, faults: bool) -> list[str]:
+def shortcomings(report: dict[str, Any], *, faults: bool, trainer_kills: int = 1) -> list[str]:
     """What a demo must show and this one did not; empty when all is well."""
     wanted: list[tuple[bool, str]] = [
         (report["audit_ok"] is True, "the audit found violations"),
         (report["lost_requests"] == 0, f"lost requests: {report['lost_requests']}"),
         (report["trained_twice"] == 0, f"tokens trained twice: {report['trained_twice']}"),
         (report["heldout_before"] is not None and report["heldout_after"] is not None, "an evaluation is missing"),
+        (report.get("recomputed_equal", True) is True, "weights that were made again are not those of the log"),
         (report["staleness_max"] is not None and report["staleness_max"] <= report["staleness_bound"], "staleness beyond its bound"),
     ]
     if faults:
@@ -72,6 +76,7 @@ def shortcomings(report: dict[str, Any], *, faults: bool) -> list[str]:
             ((report["resumed_requests"] or 0) >= 3, f"only {report['resumed_requests']} requests were resumed"),
             (report["resumed_at_accepted_length"] is True, "a request was not resumed at its accepted length"),
             (report["takeover_s"] is not None, "no takeover was measured"),
+            (report["trainer_kills"] == trainer_kills, f"the trainer was killed {report['trainer_kills']} times"),
         ]
     return [said for holds, said in wanted if not holds]
 

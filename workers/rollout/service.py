@@ -8,7 +8,7 @@ everything back and says so.
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
@@ -19,8 +19,10 @@ from anyio.abc import TaskStatus
 from schemas.errors import EngineError, NoProgress
 from schemas.identity import Position
 from schemas.node import NodeStatus, State
+from schemas.record import Record
 from schemas.topics import GRANTS, NODES, SESSIONS, TRAINING
 from schemas.training import WeightVersion
+from streams.codec import Entry
 from streams.log import Log, LogReader, RecordWriter
 from streams.service import Role, Watch
 from streams.table import Table, open_table
@@ -139,15 +141,21 @@ class Worker:
     async def follow_weights(self) -> None:
         """Load the newest version, whenever there is one. Announcing is not acting: the engine takes it at its own barrier (R8).
 
-        The first is the newest at the end of the log: a worker that starts must not serve what was replaced long ago.
+        The first is the newest at the end of the log: a worker that starts must not serve what was replaced long ago. One that was held up
+        for so long that the files are gone takes the newest instead.
         """
         async with self.log.follow_all(TRAINING) as training:
             entries = await training.read_to_end([0])
             while True:
-                versions = [entry.record for entry in entries if isinstance(entry.record, WeightVersion)]
-                if versions and versions[-1].version > self.engine.version:
-                    await self._load(versions[-1])
-                entries = await training.read(timeout_s=1.0)
+                version = _newest(entries)
+                try:
+                    if version is not None and version.version > self.engine.version:
+                        await self._load(version)
+                    entries = await training.read(timeout_s=1.0)
+                except EngineError:
+                    entries = await training.read_to_end([0])
+                    if not _may_be_gone(version, entries):
+                        raise
 
     async def report(self) -> None:
         """Say once a period that this node lives, as long as its engine makes progress.
@@ -218,3 +226,14 @@ class Worker:
         if stalled_s > self.watch.limit_s:
             raise NoProgress(f"the engine has {load.running + load.waiting} requests and sampled nothing for {stalled_s:.0f} s")
         return stalled_s > self.settings.stall_s
+
+
+def _newest(entries: Sequence[Entry[Record]]) -> WeightVersion | None:
+    versions = [entry.record for entry in entries if isinstance(entry.record, WeightVersion)]
+    return versions[-1] if versions else None
+
+
+def _may_be_gone(version: WeightVersion | None, later: Sequence[Entry[Record]]) -> bool:
+    """Whether the log says that the files of `version` may have been removed."""
+    newest = _newest(later)
+    return version is not None and newest is not None and newest.files_from > version.version

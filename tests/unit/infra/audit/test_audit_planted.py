@@ -524,6 +524,39 @@ def a_version_with_another_digest_than_its_step(log: RawLog) -> None:
     log.at("training", 0, 30)["weights_sha256"] = "0" * 64
 
 
+@planted("R8", "training", 0, 31, "is said to be made again, but step 2 published it")
+def a_version_of_its_step_that_says_it_was_made_again(log: RawLog) -> None:
+    log.at("training", 0, 31)["again_from"] = 1
+
+
+@planted("R8", "training", 0, 32, "was made again from step 2")
+def a_version_made_again_from_nothing_before_it(log: RawLog) -> None:
+    log.put_fields(("training", 0, 32), {**log.at("training", 0, 31), "version": 3, "again_from": 2})
+
+
+@planted("R8", "training", 0, 31, "lets go of files below 1, the one before below 2")
+def files_that_were_let_go_before(log: RawLog) -> None:
+    log.at("training", 0, 11)["files_from"] = 2
+    log.at("training", 0, 31)["files_from"] = 1
+
+
+@planted("R8", "training", 0, 31, "lets go of files below 3")
+def a_version_that_lets_go_of_its_own_files(log: RawLog) -> None:
+    log.at("training", 0, 31)["files_from"] = 3
+
+
+@planted("R8", "training", 0, 1)
+def the_file_of_version_0_that_is_gone(log: RawLog) -> None:
+    log.at("training", 0, 31)["files_from"] = 2
+    file_of(log, 1).unlink()
+
+
+@planted("digest", "training", 0, 11)
+def a_changed_file_that_may_be_gone(log: RawLog) -> None:
+    log.at("training", 0, 31)["files_from"] = 2
+    file_of(log, 11).write_bytes(b"something else")
+
+
 @planted("R8", "training", 0, 11)
 def a_weight_file_that_is_gone(log: RawLog) -> None:
     file_of(log, 11).unlink()

@@ -87,3 +87,12 @@ def test_dead_letters_are_counted_by_topic_and_reason(tmp_path: Path) -> None:
     for offset in (0, 1):
         log.put_fields(("deadletter", 0, offset), {"type": "DeadLetter", **letter})
     assert log.audit().dead_letters == {"scores: not msgpack": 2}
+
+
+def test_files_that_the_log_lets_go_may_be_gone(tmp_path: Path) -> None:
+    log = complete_log(tmp_path)
+    log.at("training", 0, 31)["files_from"] = 2
+    [file] = log.at("training", 0, 11)["files"]
+    Path(file["uri"].removeprefix("file://")).unlink()
+    verdict = log.audit()
+    assert (verdict.violations, verdict.versions, verdict.versions_removed) == ([], 3, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from schemas.arrays import pack_i4, unpack_i4
-from schemas.errors import TopicMismatch
+from schemas.errors import EngineError, TopicMismatch
 from schemas.grant import Grant
 from schemas.identity import Position
 from schemas.node import NodeStatus
@@ -30,6 +30,7 @@ from streams.memory import MemoryBroker
 from streams.service import Watch
 from streams.topics import ensure_topics
 from workers.ledger import Ledger, RequestState
+from workers.rollout.engines.paced import PacedEngine
 from workers.rollout.service import role
 from workers.rollout.settings import RolloutSettings
 
@@ -96,8 +97,10 @@ class World:
         grant = Grant(partition=0, node=node, incarnation=status.incarnation, cause=cause)
         return (await self.grants.write([(0, grant)]))[0]
 
-    async def publish(self, version: int) -> None:
-        record = WeightVersion(version=version, files=[], weights_sha256="", tokenizer_sha256="", template_sha256="")
+    async def publish(self, version: int, *, files_from: int = 0) -> None:
+        record = WeightVersion(
+            version=version, files=[], weights_sha256="", tokenizer_sha256="", template_sha256="", files_from=files_from
+        )  # fmt: skip
         await self.training.write([(0, record)])
 
     async def send(self, record: Record) -> int:
@@ -187,6 +190,26 @@ async def test_r8_a_worker_that_starts_late_serves_the_newest_version_only() -> 
         await made.start("a")
         await made.status("a", lambda status: status.state == "serving")
         assert {status.version for status in made.statuses} <= {-1, 1200}
+
+
+@pytest.mark.parametrize("files_from", [3, 2])
+async def test_r8_a_worker_that_was_held_up_takes_the_newest_version(monkeypatch: pytest.MonkeyPatch, files_from: int) -> None:
+    """The files of version 2 are gone when it comes to load them: by rule where the log lets go of them, else the worker must end."""
+    load = PacedEngine.load
+
+    async def held_up(engine: PacedEngine, version: WeightVersion) -> None:
+        if version.version == 2:
+            await made.publish(3, files_from=files_from)
+            raise EngineError("its file cannot be read")
+        await load(engine, version)
+
+    monkeypatch.setattr(PacedEngine, "load", held_up)
+    with pytest.RaisesGroup(EngineError, flatten_subgroups=True) if files_from == 2 else nullcontext():
+        async with world() as made:
+            await made.publish(2)
+            await made.start("a")
+            await made.status("a", lambda status: status.version == 3)
+    assert {status.version for status in made.statuses} <= {-1, 3}
 
 
 async def test_r5_positions_that_do_not_move_are_committed_again() -> None:
