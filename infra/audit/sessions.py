@@ -130,6 +130,8 @@ class PartitionRead:
     claims: list[ClaimRead] = field(default_factory=list)
     claimants: dict[int, tuple[str, str]] = field(default_factory=dict)
     ignored: Counter[str] = field(default_factory=Counter)
+    ignored_tokens: Counter[str] = field(default_factory=Counter)
+    """Tokens of spans that did not count and repeat nothing: sampled in vain."""
     stopped_at: int | None = None
     initial_epoch: int = field(init=False)
 
@@ -198,7 +200,7 @@ class PartitionRead:
         if entry.type == "Span":
             self._require_claimed(entry)
         if session.closed is not None:
-            self.ignored["session had ended"] += 1
+            self._ignore("session had ended", entry)
             return
         steps: dict[str, Callable[[SessionRead, Entry], None]] = {
             "Request": self._request, "Cancel": self._cancel, "Close": self._close, "Span": self._span,
@@ -263,13 +265,18 @@ class PartitionRead:
         assert request is not None
         request.sent.setdefault(entry["epoch"], entry["start"])
         if entry["epoch"] != self.epoch:
-            self.ignored["span of another epoch"] += 1
+            self._ignore("span of another epoch", entry)
         elif request.end is not None:
             self._after_end(request, entry)
         elif entry["start"] == request.accepted:
             self._count(session, request, entry)
         else:
             self._lower_or_beyond(session, request, entry)
+
+    def _ignore(self, why: str, entry: Entry, *, repeats: bool = False) -> None:
+        self.ignored[why] += 1
+        if entry.type == "Span" and not repeats:
+            self.ignored_tokens[why] += len(entry["tokens"]) // TOKEN_BYTES
 
     def _require_claimed(self, entry: Entry) -> None:
         claimed = entry["epoch"] in self.claimants or entry["epoch"] <= self.initial_epoch
@@ -312,9 +319,9 @@ class PartitionRead:
         self.ignored["span repeated"] += 1
 
     def _after_end(self, request: RequestRead, entry: Entry) -> None:
-        self.ignored["request had ended"] += 1
+        again = _repeated(request, entry) is not None
+        self._ignore("request had ended", entry, repeats=again)
         if request.end_epoch == entry["epoch"]:
-            again = _repeated(request, entry) is not None
             self.findings.need(again, "R3", entry, "span of request %d after its owner had closed it", request.offset)
 
 

@@ -18,6 +18,7 @@ from infra.audit.figures import SessionFigures, session_figures
 from infra.audit.findings import RULES, Expired, Findings, Place, Rule, Unproven, Violation
 from infra.audit.grants import Grants
 from infra.audit.log import Log
+from infra.audit.loss import Loss, loss_of
 from infra.audit.positions import check_positions, epoch_of
 from infra.audit.scores import read_scores
 from infra.audit.sessions import PartitionRead, SessionRead
@@ -126,6 +127,14 @@ class Audit:
         if self._options.weights:
             self._files.check(training.versions.values())
         return self._verdict(partitions, trajectories, training)
+
+    def loss(self) -> Loss:
+        """Read `sessions` and `training` alone: what was sampled in vain, and why.
+
+        :raises BrokerError: as `run`.
+        """
+        grants = Grants.read(check_writes(self._entries("grants"), self.findings), max(self._log.ends("grants").values(), default=0))
+        return loss_of(self._sessions(grants), check_writes(self._entries("training"), self.findings))
 
     def _sessions(self, grants: Grants) -> dict[int, PartitionRead]:
         starts = self._log.starts("sessions")

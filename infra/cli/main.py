@@ -62,6 +62,7 @@ app.command(blobs)
 
 audit = App(name="audit", help="Check the log against its rules.")
 audit.command("infra.audit.command:verify", name="verify", help="Check every rule over the whole log; exit code 1 at a violation.")
+audit.command("infra.audit.loss_command:loss", name="loss", help="Where sampled tokens went, by reason; and length bias.")
 audit.command("infra.audit.recompute_command:recompute", name="recompute", help="Make the weights of all versions again, and compare.")
 app.command(audit)
 
