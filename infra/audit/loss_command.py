@@ -55,11 +55,11 @@ def show(found: Loss, console: Console) -> None:
         dropped.add_row(reason, str(each.sessions), str(each.tokens))
     console.print(tokens, dropped)
     for name, lengths in (("offered", found.offered), ("trained", found.trained_sessions)):
-        console.print(f"tokens per session, {name}: {_said(lengths)}")
+        console.print(f"tokens per session, {name}: {_said(lengths)}", soft_wrap=True)
     if found.length_ratio is not None:
         shares = ", ".join(f"{share:.0%}" for share in found.shares)
         quarters = f"; trained of the shortest to the longest quarter: {shares}" if shares else ""
-        console.print(f"trained sessions are {found.length_ratio:.2f} times as long as those offered{quarters}")
+        console.print(f"trained sessions are {found.length_ratio:.2f} times as long as those offered{quarters}", soft_wrap=True)
     if found.expired:
         console.print(f"the records of {found.expired} decided sessions have expired: they are not counted")
 
