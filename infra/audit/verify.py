@@ -169,7 +169,7 @@ class Audit:
     def _training(self, written: list[Entry], trajectories: Trajectories) -> TrainingRead:
         scores = read_scores(self._entries("scores"), trajectories, self.findings)
         tasks = check_writes(self._entries("tasks"), self.findings)
-        check_tasks(tasks, self._judging("tasks"))
+        check_tasks(tasks, self._before_ms, self._judging("tasks"))
         training = TrainingRead(trajectories, scores, self._judging("training"), self._options.staleness_bound)
         training.consumption.train_groups = frozenset(task["group"] for task in tasks if task["purpose"] == "train")
         training.read(written)

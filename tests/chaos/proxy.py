@@ -60,11 +60,12 @@ class Call(NamedTuple):
 
 
 class Hold:
-    """Requests of one kind that wait in the proxy until they are released. `calls`: those that came."""
+    """Requests of one kind that wait in the proxy until they are released. `calls`: those that came. `delivered`: how many went on."""
 
     def __init__(self, matches: Callable[[Call], bool]) -> None:
         self.matches = matches
         self.calls: list[Call] = []
+        self.delivered = 0
         self.released = anyio.Event()
 
 
@@ -127,8 +128,10 @@ class Proxy:
         with due, suppress(*GONE):
             async for at, frame in due:
                 await anyio.sleep_until(at)
-                await self._wait_while_held(frame)
+                held = await self._wait_while_held(frame)
                 await self._send(frame, broker, lambda: self.requests)
+                for hold in held:
+                    hold.delivered += 1
         tasks.cancel_scope.cancel()
 
     async def _answer(self, broker: SocketStream, client: SocketStream, tasks: TaskGroup) -> None:
@@ -150,13 +153,15 @@ class Proxy:
             await sink.send(piece[start:end])
             start = end
 
-    async def _wait_while_held(self, frame: bytes) -> None:
+    async def _wait_while_held(self, frame: bytes) -> list[Hold]:
         if not self.holds:
-            return
+            return []
         call = Call.of(frame)
-        for hold in [hold for hold in self.holds if hold.matches(call)]:
+        matching = [hold for hold in self.holds if hold.matches(call)]
+        for hold in matching:
             hold.calls.append(call)
             await hold.released.wait()
+        return matching
 
 
 async def _take_in(pieces: AsyncIterator[bytes], queue: MemoryObjectSendStream[tuple[float, bytes]], way: Callable[[], Way]) -> None:
@@ -227,10 +232,14 @@ class Network:
             self._portal.call(proxy.holds.append, hold)
         return hold
 
-    def release(self, hold: Hold) -> None:
-        """Deliver what was held, and hold no more."""
+    def catch_no_more(self, hold: Hold) -> None:
+        """Keep what was caught, and let those that come now pass."""
         for proxy in self._proxies:
             self._portal.call(proxy.forget, hold)
+
+    def release(self, hold: Hold) -> None:
+        """Deliver what was held, and hold no more."""
+        self.catch_no_more(hold)
         self._portal.call(hold.released.set)
 
     def _chosen(self, node: int | None) -> Sequence[Proxy]:

@@ -59,6 +59,15 @@ def test_a_session_that_just_ended_may_wait_for_its_trajectory(tmp_path: Path) -
     assert not log.audit(grace_ms=0).audit_ok
 
 
+def test_a_gap_in_the_tasks_is_judged_once_its_commit_must_be_visible_and_a_double_at_once(tmp_path: Path) -> None:
+    log = complete_log(tmp_path)
+    log.at("tasks", 3, 40)["number"] = 5
+    assert log.audit(grace_ms=60_000).audit_ok
+    assert not log.audit(grace_ms=0).audit_ok
+    log.at("tasks", 3, 40)["number"] = 3
+    assert not log.audit(grace_ms=60_000).audit_ok
+
+
 def test_after_retention_the_reading_begins_at_the_owners_position(tmp_path: Path) -> None:
     log = complete_log(tmp_path)
     log.firsts["sessions", 0] = 100
