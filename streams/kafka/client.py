@@ -129,14 +129,13 @@ async def close(client: Client) -> None:
     """Stop a client, cancelled or not, within CLOSE_S; then let go of its sockets.
 
     Inside the shield nobody but the deadline cancels: a CancelledError here is the deadline's own, or the one that aiokafka's consumer
-    raises from `stop` although nobody cancelled it. Neither is the caller's business, but both leave the rest of `stop` undone.
+    raises from `stop` and its fetcher's `close`, although nobody cancelled it, where a fetch waits to be tried again. Neither is the
+    caller's business, but both leave the rest undone. Let through, it would end the caller's task group without an error.
     """
-    with anyio.move_on_after(CLOSE_S, shield=True), suppress(KafkaError, asyncio.CancelledError):
-        await client.stop()
-    for part in (getattr(client, "_fetcher", None), getattr(client, "_client", None) or getattr(client, "client", None)):
-        if part is not None:
-            with anyio.move_on_after(CLOSE_S, shield=True):
-                await part.close()
+    fetcher, connections = getattr(client, "_fetcher", None), getattr(client, "_client", None) or getattr(client, "client", None)
+    for end in (client.stop, *(part.close for part in (fetcher, connections) if part is not None)):
+        with anyio.move_on_after(CLOSE_S, shield=True), suppress(KafkaError, asyncio.CancelledError):
+            await end()
 
 
 def translated(error: KafkaError, what: str) -> BrokerError:
