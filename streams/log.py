@@ -122,6 +122,15 @@ class Log:
                 return
         raise BrokerUnavailable(f"could not bury {topic.name}[{message.partition}]@{message.offset}")
 
+    async def bury_record(self, topic: Topic, entry: Entry[Record], reason: str) -> None:
+        """As `bury`, for a record that can be read and that nobody can work on (Poison).
+
+        :raises BrokerUnavailable: it could not be written.
+        """
+        again = encode(topic.name, entry.partition, entry.record)
+        message = Message(topic.name, entry.partition, entry.offset, entry.timestamp_ms, again.key, again.value, again.headers)
+        await self.bury(topic, message, reason)
+
 
 def _stops(topic: Topic, error: LogError) -> bool:
     if isinstance(error, MissingBlob):

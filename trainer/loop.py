@@ -2,7 +2,8 @@
 
 Invariants:
 - a Step and the WeightVersion that it publishes become visible together, after the version's files are complete (R8);
-- whatever ends this loop between two commits, the next trainer decides and trains the same sessions again, from the last commit (R6, R7).
+- whatever ends this loop between two commits, the next trainer decides and trains the same sessions again, from the last commit (R6, R7);
+- a step that ended too many trainers is not begun again: its batch is dropped (`trainer.attempts`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from schemas.training import Drops, Step, WeightVersion
 from streams.cas import CasLog
 from streams.failpoint import failpoint
 from streams.service import Watch
+from trainer.attempts import FATAL, Attempts, drops_of
 from trainer.feed.plan import Batch
 from trainer.recover import PARTITION, Standing
 from trainer.trainee import Bench, Trained, Trainee
@@ -41,7 +43,7 @@ class Decider(Protocol):
 @dataclass(slots=True)
 class Loop:
     """One trainer's work, from where it stands to step `steps`. `recovery_s`: longest training time between two checkpoints;
-    `keep_versions`: so many newest versions keep their files (0: all)."""
+    `keep_versions`: so many newest versions keep their files (0: all); `attempts` counts the beginnings of steps, where given."""
 
     feed: Decider
     trainee: Trainee
@@ -51,6 +53,7 @@ class Loop:
     standing: Standing
     recovery_s: float
     keep_versions: int = 0
+    attempts: Attempts | None = None
     unkept_s: float = 0.0
 
     async def run(self, steps: int) -> None:
@@ -61,6 +64,8 @@ class Loop:
         while self.standing.step < steps:
             began = anyio.current_time()
             decided = await self.feed.next(self.standing.version)
+            if isinstance(decided, Batch) and await self._is_poison(decided):
+                continue
             if isinstance(decided, Batch):
                 await self._step(decided, waited_s=anyio.current_time() - began)
             else:
@@ -86,6 +91,17 @@ class Loop:
         logger.info("step", step=number, version=version.version, staleness=batch.staleness, reward=round(batch.reward_mean, 3))
         await self._keep(updated - began)
         await self._prune()
+
+    async def _is_poison(self, batch: Batch) -> bool:
+        """Count this beginning of the next step. After too many, bury and drop its batch instead: letters first, or a crash loses them."""
+        number = self.standing.step + 1
+        if self.attempts is None or await self.attempts.begin(number) < FATAL:
+            return False
+        logger.error("a batch ended its trainers: dropped", step=number, sessions=len(batch.plan.places))
+        await self.attempts.bury(batch)
+        await self._commit(drops_of(batch))
+        await self.attempts.forget(number)
+        return True
 
     async def _commit(self, *records: Step | Drops | WeightVersion) -> None:
         with self.watch.waiting_for("a commit to training"):

@@ -15,6 +15,7 @@ from schemas.topics import NODES, TRAINING
 from streams.cas import open_cas
 from streams.log import Log, RecordWriter
 from streams.service import Role, Watch
+from trainer.attempts import Attempts
 from trainer.loop import Loop
 from trainer.reading import open_feed
 from trainer.recover import Standing, recover
@@ -52,7 +53,7 @@ def role(settings: TrainerSettings, make_trainee: MakeTrainee = torch_trainee) -
                 logger.info("standing", step=standing.step, version=standing.version, steps=settings.steps)
                 async with open_feed(log, settings.feed, settings.held_bytes, standing.consumed) as feed:
                     task_status.started()
-                    loop = Loop(feed, trainee, bench, cas, watch, standing, settings.recovery_s, settings.keep_versions)
+                    loop = Loop(feed, trainee, bench, cas, watch, standing, settings.recovery_s, settings.keep_versions, Attempts(log))
                     await loop.run(settings.steps)
             finally:
                 tasks.cancel_scope.cancel()

@@ -169,7 +169,7 @@ def _with_log(where: Where, act: Callable[[Log], Awaitable[T]]) -> T:
     require_reachable(connection.address())
 
     async def body() -> T:
-        async with open_log(connection.address(), connection.namespace, "operator") as log:
+        async with open_log(connection.address(), connection.namespace, "operator", blobs=connection.blob_root()) as log:
             if not await log.broker.partitions(log.name(DEADLETTER)):
                 raise TopicMismatch(f"{log.name(DEADLETTER)} does not exist")
             return await act(log)

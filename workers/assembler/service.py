@@ -20,6 +20,7 @@ from schemas.grant import Grant
 from schemas.identity import START, Position
 from schemas.record import Record
 from schemas.topics import GRANTS, SESSIONS, TRAJECTORIES
+from schemas.trajectory import Trajectory
 from streams.codec import Entry
 from streams.failpoint import failpoint
 from streams.log import Log, Member, RecordWriter
@@ -29,7 +30,7 @@ from streams.writer import Receipt, WriterOptions
 from workers.assembler.deadlines import Deadlines
 from workers.assembler.partition import HeldPartition
 from workers.assembler.settings import AssemblerSettings
-from workers.assembler.trajectory import trajectory_of
+from workers.assembler.trajectory import empty_trajectory_of, trajectory_of
 from workers.ledger import SessionState
 from workers.positions import ROLLOUT_GROUP, Start, choose, shortened
 from workers.snapshot_store import SnapshotKeeper, SnapshotStore
@@ -148,7 +149,17 @@ class Assembler:
         return (await self.log.broker.starts([place]))[place] > position
 
     async def _send(self, partition: int, session: SessionState) -> Receipt:
-        return await self.writer.send(TRAJECTORIES, partition, trajectory_of(session))
+        return await self.writer.send(TRAJECTORIES, partition, await self._assembled(partition, session))
+
+    async def _assembled(self, partition: int, session: SessionState) -> Trajectory:
+        """The Trajectory; an empty one, and a dead letter, where this software cannot make it."""
+        try:
+            return trajectory_of(session)
+        except Exception as error:  # a defect of this software: every assembler would end at this session, and at no other
+            reason = f"no trajectory can be made of the session: {type(error).__name__}: {error}"
+            logger.exception("a session cannot be assembled", partition=partition, session=session.offset)
+            await self.log.bury_record(SESSIONS, Entry(partition, session.offset, 0, session.record), reason)
+            return empty_trajectory_of(session)
 
     async def _look_after(self) -> None:
         """Close what is idle or too old, commit, and see whether a partition without a Position has one by now."""

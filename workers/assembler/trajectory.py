@@ -9,11 +9,13 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from schemas.arrays import WIDTH_BYTES
 from schemas.trajectory import Node, Trajectory
 from workers.ledger import RequestState, SessionState
 
-__all__ = ["trajectory_of"]
+__all__ = ["empty_trajectory_of", "trajectory_of"]
 
 GIVEN = -1
 """The version of tokens that no weights sampled."""
@@ -25,13 +27,25 @@ def trajectory_of(session: SessionState) -> Trajectory:
 
     :raises ValueError: it has no Close (still open, or ended by a reset: then it gets no Trajectory).
     """
+    return _trajectory(session, _nodes)
+
+
+def empty_trajectory_of(session: SessionState) -> Trajectory:
+    """The Trajectory without its tree, never usable: for a session of which no tree can be made.
+
+    :raises ValueError: as `trajectory_of`.
+    """
+    return _trajectory(session, lambda _: [])
+
+
+def _trajectory(session: SessionState, nodes: Callable[[SessionState], list[Node]]) -> Trajectory:
     if session.close is None or session.ended_at is None:
         raise ValueError(f"session {session.offset} was not ended by a Close")
     opened, close = session.record, session.close
     return Trajectory(
         session=session.offset, close=session.ended_at, check=opened.check, purpose=opened.purpose, group=opened.group,
         member=opened.member, attempt=opened.attempt, payload=opened.payload, model=opened.model, outcome=close.outcome,
-        reward=close.reward, nodes=_nodes(session),
+        reward=close.reward, nodes=nodes(session),
     )
 
 

@@ -9,14 +9,18 @@ from dataclasses import dataclass, field
 import anyio
 import pytest
 
+from schemas.deadletter import DeadLetter
 from schemas.errors import Superseded
-from schemas.topics import TRAINING
+from schemas.record import Record
+from schemas.topics import DEADLETTER, TRAINING, Topic
 from schemas.training import Consumed, Drops, Place, Plan, Row, Step, WeightVersion
 from schemas.trajectory import Trajectory
 from streams.cas import open_cas
+from streams.codec import Entry
 from streams.log import Log
 from streams.service import Watch
 from tests.unit.trainer.runs import Disk, PaperTrainee, open_log, training
+from trainer.attempts import FATAL, Attempts
 from trainer.feed.plan import Batch
 from trainer.loop import Loop
 from trainer.recover import PARTITION, Standing
@@ -71,14 +75,18 @@ class SlowTrainee(PaperTrainee):
         self.seen.append(f"keep {step}")
 
 
-async def run_loop(log: Log, feed: ScriptedFeed, trainee: SlowTrainee, *, steps: int, recovery_s: float = 1e9) -> Standing:
+async def run_loop(
+    log: Log, feed: ScriptedFeed, trainee: SlowTrainee, *, steps: int, recovery_s: float = 1e9, attempts: Attempts | None = None
+) -> Standing:
+    """From version 0, which is announced unless it stands."""
     standing = Standing()
     async with open_cas(log, TRAINING) as cas:
         initial = trainee.begin(None)
-        await cas.write([(PARTITION, initial)])
+        if not cas.history:
+            await cas.write([(PARTITION, initial)])
         standing.apply(initial)
         with anyio.fail_after(20):
-            await Loop(feed, trainee, Bench(), cas, Watch(), standing, recovery_s).run(steps)
+            await Loop(feed, trainee, Bench(), cas, Watch(), standing, recovery_s, attempts=attempts).run(steps)
     return standing
 
 
@@ -130,3 +138,43 @@ async def test_a_loop_that_lost_the_check_ends_and_keeps_nothing() -> None:
         await run_loop(log, ScriptedFeed(deque([batch(0)])), trainee, steps=1, recovery_s=0.0)
     assert trainee.seen == ["train", "publish 1 of 1"]
     assert [type(each).__name__ for each in await training(log)] == ["WeightVersion", "Drops"]
+
+
+async def test_a_batch_that_ends_its_trainers_is_dropped_with_its_letters_and_the_next_one_trains() -> None:
+    """Each trainer is a new loop: only the log remembers."""
+    log = await open_log()
+
+    class Fragile(SlowTrainee):
+        def train(self, plan: Plan, trajectories: Sequence[Trajectory]) -> Trained:
+            if trajectories[0].session == 5:
+                raise IndexError("token 99 of 32")
+            return super().train(plan, trajectories)
+
+    for _ in range(FATAL):
+        with pytest.raises(IndexError):
+            await run_loop(log, ScriptedFeed(deque([batch(5)])), Fragile(Disk()), steps=1, attempts=Attempts(log))
+    standing = await run_loop(log, ScriptedFeed(deque([batch(5), batch(6)])), Fragile(Disk()), steps=1, attempts=Attempts(log))
+    assert (standing.step, standing.version) == (1, 1)
+    _, drops, step, _ = await training(log)
+    assert isinstance(drops, Drops)
+    assert [(drop.place.session, drop.reason) for drop in drops.drops] == [(5, "poison")]
+    assert (sorted(drops.groups), drops.consumed) == ([5, 9], Consumed(groups_below=6))
+    assert isinstance(step, Step)
+    assert [place.session for place in step.plan.places] == [6]
+    (letter,) = [entry.record for entry in await everything(log, DEADLETTER)]
+    assert isinstance(letter, DeadLetter)
+    assert (letter.topic, letter.partition, letter.offset) == ("trajectories", 0, 5)
+    assert letter.reason.startswith("poison: 4 trainers ended")
+
+
+async def test_a_step_that_stands_in_the_log_ends_the_count() -> None:
+    log = await open_log()
+    attempts = Attempts(log)
+    assert [await attempts.begin(1), await attempts.begin(1), await attempts.begin(2)] == [0, 1, 0]
+    await attempts.forget(2)
+    assert await Attempts(log).begin(2) == 0
+
+
+async def everything(log: Log, topic: Topic) -> list[Entry[Record]]:
+    async with log.follow_all(topic) as reader:
+        return await reader.read_to_end([0])

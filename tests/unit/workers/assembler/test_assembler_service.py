@@ -11,11 +11,12 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
+from schemas.deadletter import DeadLetter
 from schemas.grant import Grant
 from schemas.identity import Position
 from schemas.record import Record
 from schemas.session import Close
-from schemas.topics import GRANTS, SESSIONS, TRAJECTORIES
+from schemas.topics import DEADLETTER, GRANTS, SESSIONS, TRAJECTORIES
 from schemas.trajectory import Trajectory
 from streams.log import Log, Member
 from streams.memory import MemoryBroker
@@ -24,6 +25,7 @@ from tests.unit.workers.running import append, entries, memory_log, records, run
 from workers.assembler.service import Assembler, role
 from workers.assembler.settings import AssemblerSettings
 from workers.assembler.trajectory import trajectory_of
+from workers.ledger import SessionState
 
 pytestmark = pytest.mark.anyio
 
@@ -254,3 +256,21 @@ async def test_records_that_retention_takes_before_they_are_read_are_noticed() -
         broker.truncate(log.place(SESSIONS, 0), 4)
         await until(lambda: closes(log, 0) == [5], "the session after the hole")
     assert len(entries(log, TRAJECTORIES, Trajectory)) == 1
+
+
+async def test_a_session_that_cannot_be_assembled_is_empty_and_buried_and_the_next_ones_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fragile(session: SessionState) -> Trajectory:
+        if session.offset == 1:
+            raise KeyError("a defect")
+        return trajectory_of(session)
+
+    monkeypatch.setattr("workers.assembler.service.trajectory_of", fragile)
+    log = await memory_log()
+    write(log, 0, claim(7), open_(member=3), open_(), request(2, (1,)), span(2, 3, 0, (5,), (-1.0,), 0, "stop"), close(1), close(2))
+    async with running(role(QUICK), log):
+        await until(lambda: closes(log, 0) == [5, 6], "two trajectories")
+    broken, whole = records(log, TRAJECTORIES, Trajectory, 0)
+    assert (broken.session, broken.member, broken.nodes, len(whole.nodes)) == (1, 3, [], 1)
+    (letter,) = records(log, DEADLETTER, DeadLetter)
+    assert (letter.topic, letter.partition, letter.offset) == ("sessions", 0, 1)
+    assert "KeyError" in letter.reason
