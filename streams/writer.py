@@ -12,7 +12,7 @@ Invariants: messages of one partition reach the log first in the order of their 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Generator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -80,6 +80,8 @@ class Writer:
         self._pending: deque[Receipt] = deque()
         self._bytes = 0
         self._producer: Producer | None = None
+        self._turns: defaultdict[tuple[str, int], asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By partition: a small message must not overtake a large one, whose payload is being stored."""
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
         self._failing_since: float | None = None
@@ -92,8 +94,11 @@ class Writer:
         :raises BrokerError: it is large, and there is no blob store.
         :raises BlobStoreUnavailable: it is large, and the blob store does not answer.
         """
+        async with self._turns[message.topic, message.partition]:
+            return await self._queue(await self._blobs.check_in(message))
+
+    async def _queue(self, message: Outgoing) -> Receipt:
         async with self._turn:
-            message = await self._blobs.check_in(message)  # within the turn: a small one must not overtake a large one
             while self._producer is None or self._bytes > self._options.in_flight_bytes:
                 await self._change()
             receipt = Receipt(message)

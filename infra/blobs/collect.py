@@ -29,13 +29,13 @@ GRACE_S = 24 * 3600.0
 READ_S = 5.0
 SILENT_READS = 6
 """So many reads without a message, before the end of a topic, are too many."""
-ORDER = (DEADLETTER, *(topic for topic in TOPICS.values() if topic is not DEADLETTER), DEADLETTER)
+ORDER = ([DEADLETTER], [topic for topic in TOPICS.values() if topic is not DEADLETTER], [DEADLETTER])
 """A dead letter may be written while its record expires, and a record be driven again while its dead letter does: hence twice."""
 
 Holders = dict[str, Place]
 """By name of a blob: where a message stands that refers to it."""
 Progress = Callable[[str, int], None]
-"""Told a topic, and how many of its messages were read."""
+"""Told what is read, and how many messages of it were."""
 
 
 def garbage(stored: Sequence[Stored], held: Mapping[str, object], now_s: float, grace_s: float) -> list[Stored]:
@@ -67,28 +67,39 @@ async def holders(log: Log, progress: Progress) -> Holders:
     :raises UnknownRecord: newer software wrote a reference.
     """
     held: Holders = {}
-    for topic in ORDER:
-        await _read_topic(log, topic, held, progress)
+    for topics in ORDER:
+        await _read_topics(log, topics, held, progress)
     return held
 
 
-async def _read_topic(log: Log, topic: Topic, held: Holders, progress: Progress) -> None:
+async def _read_topics(log: Log, topics: Sequence[Topic], held: Holders, progress: Progress) -> None:
+    by_name = {log.name(topic): topic for topic in topics}
+    places = [place for topic in topics for place in await _places(log, topic)]
+    starts, ends = await log.broker.starts(places), await log.broker.ends(places)
+    filled = {place: start for place, start in starts.items() if start < ends[place]}
+    count, silent = 0, 0
+    async with log.broker.reader(filled) as reader:
+        while left := [place for place in filled if reader.position(place) < ends[place]]:
+            messages = await _read(log, reader, left)
+            silent = 0 if messages else silent + 1
+            if silent == SILENT_READS:
+                raise BrokerUnavailable(f"the end of {left[0].topic} did not come within {SILENT_READS * READ_S:.0f} s")
+            for message in messages:
+                await _note(log, by_name[message.topic], message, held)
+            count += len(messages)
+            progress("the log" if len(topics) > 1 else topics[0].name, count)
+
+
+async def _note(log: Log, topic: Topic, message: Message, held: Holders) -> None:
+    for name in await _names(log, topic, message):
+        held.setdefault(name, Place(topic.name, message.partition))
+
+
+async def _places(log: Log, topic: Topic) -> list[Place]:
     places = await log.places(topic)
     if not places:
         raise TopicMismatch(f"{log.name(topic)} does not exist: nothing is removed while what refers to blobs is not known")
-    count, silent = 0, 0
-    async with log.broker.reader(await log.broker.starts(places)) as reader:
-        ends = {place: await reader.end(place) for place in places}
-        while any(reader.position(place) < end for place, end in ends.items()):
-            messages = await _read(log, reader, places)
-            silent = 0 if messages else silent + 1
-            if silent == SILENT_READS:
-                raise BrokerUnavailable(f"the end of {topic.name} did not come within {SILENT_READS * READ_S:.0f} s")
-            for message in messages:
-                for name in await _names(log, topic, message):
-                    held.setdefault(name, Place(topic.name, message.partition))
-            count += len(messages)
-            progress(topic.name, count)
+    return places
 
 
 async def _read(log: Log, reader: Reader, places: Sequence[Place]) -> list[Message]:

@@ -18,7 +18,7 @@ import anyio
 import msgspec
 
 from models.chat import Chat
-from schemas.errors import BrokerUnavailable
+from schemas.errors import BlobStoreUnavailable, BrokerUnavailable
 from schemas.identity import SessionId
 from schemas.session import Request, Sampling
 from schemas.topics import SESSIONS
@@ -180,10 +180,16 @@ class Call:
         self._waiter.wake()
 
     async def write(self) -> None:
-        """Hand the Request to the log, unless it stands there."""
+        """Hand the Request to the log, unless it stands there.
+
+        :raises Problem: 503, its prompt is large, and the blob store does not answer.
+        """
         if self._has_joined:
             return
-        await self._calls.writer.send(SESSIONS, self._session_id.partition, self._request)
+        try:
+            await self._calls.writer.send(SESSIONS, self._session_id.partition, self._request)
+        except BlobStoreUnavailable as error:
+            raise unavailable(f"the prompt could not be stored: {error}") from error
 
     async def end(self) -> RequestState:
         """Wait for the end of the request.

@@ -108,6 +108,25 @@ async def test_a_small_record_does_not_overtake_a_large_one(log: Log, monkeypatc
     assert [dict(message.headers)["type"] for message in wire_messages(log, SESSIONS)] == [b"Request", b"Cancel"]
 
 
+async def test_records_of_other_partitions_do_not_wait_for_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = replace(await memory_log(2), blobs=Blobs(f"memory://{secrets.token_hex(4)}"))
+    storing, stored = anyio.Event(), anyio.Event()
+    put = Blobs.put
+
+    async def stuck(blobs: Blobs, content: bytes) -> Reference:
+        storing.set()
+        await stored.wait()
+        return await put(blobs, content)
+
+    monkeypatch.setattr(Blobs, "put", stuck)
+    async with log.writer() as writer, anyio.create_task_group() as tasks:
+        tasks.start_soon(writer.send, SESSIONS, 0, prompt())
+        await storing.wait()
+        with anyio.fail_after(WAIT_S):
+            await (await writer.send(SESSIONS, 1, Cancel(session=0, request=0)))
+        stored.set()
+
+
 async def test_a_blob_is_whole_before_its_record_is_sent(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     write, before = BlobStore.write, []
 

@@ -166,4 +166,4 @@ async def test_a_young_store_costs_no_reading_of_the_log(log: Log) -> None:
     assert told == []
     assert append(log, DEADLETTER, 0, next(row[3] for row in WIRE if row[0] == "deadletter")) == 0
     await collect(log, LATER_S, GRACE_S, lambda topic, count: told.append(topic))
-    assert told == ["deadletter", "trajectories", "deadletter"]
+    assert told == ["deadletter", "the log", "deadletter"]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import aiohttp
 import anyio
@@ -13,11 +14,12 @@ import pytest
 from schemas.deadletter import DeadLetter
 from schemas.errors import UnknownRecord
 from schemas.topics import DEADLETTER, SESSIONS
+from streams.blobs import Blobs
 from streams.broker import Outgoing
 from streams.log import Log
 from streams.memory import MemoryBroker
 from streams.service import Watch
-from tests.unit.workers.gateway.scripted_owner import gateway, settings_for
+from tests.unit.workers.gateway.scripted_owner import always, gateway, owned, settings_for
 from tests.unit.workers.running import memory_log, records, until
 from workers.gateway.service import role
 
@@ -109,6 +111,22 @@ async def test_an_unknown_type_stops_the_gateway(tmp_path: Path) -> None:
     with anyio.fail_after(20), pytest.raises(ExceptionGroup) as caught:
         await role(settings_for(tmp_path))(log, Watch(), task_status=anyio.TASK_STATUS_IGNORED)
     assert caught.group_contains(UnknownRecord, match="Hologram")
+
+
+async def test_a_blob_store_that_does_not_answer_is_503_for_the_large_prompt_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def down(*_: object) -> NoReturn:
+        raise ConnectionError("no store")
+
+    monkeypatch.setattr("streams.blobstore.BlobStore.write", down)
+    log = replace(await memory_log(), blobs=Blobs(f"memory://{tmp_path.name}", patience_s=0.05))
+    async with owned(log, always("ab")), gateway(log, tmp_path, context_tokens=200_000) as base, aiohttp.ClientSession() as http:
+        _, opened = await answered(http, "POST", f"{base}/v1/sessions")
+        path = f"{base}/s/{opened['id']}/v1/chat/completions"
+        large, small = (b'{"messages": [{"role": "user", "content": "%s"}]}' % (b"a" * count) for count in (140_000, 1))
+        status, content = await answered(http, "POST", path, large)
+        assert (status, content["error"]["code"]) == (503, "unavailable")
+        assert "the prompt could not be stored" in content["error"]["message"]
+        assert (await answered(http, "POST", path, small))[0] == 200
 
 
 async def test_a_fault_of_the_gateway_itself_is_500_in_openais_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
