@@ -26,6 +26,7 @@ FAILPOINTS = frozenset(
         "trainer.after_commit",
         "cas.after_init",
         "cas.after_send",
+        "cas.in_commit",
         "cas.after_commit",
         "scheduler.before_grant",
         "scheduler.after_grant",

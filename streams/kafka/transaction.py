@@ -20,6 +20,9 @@ from streams.kafka.producer import MAX_BATCH_BYTES, abandon
 TRANSACTION_TIMEOUT_MS = 15_000
 """How long readers wait for a writer that died inside a transaction and has no successor."""
 
+IN_COMMIT_S = 0.001
+"""After so long the commit's request is on its way, and its answer is not there yet."""
+
 
 class KafkaTransaction(Transaction):
     """See `streams.broker.Transaction`. Made by `open_transaction`."""
@@ -35,6 +38,7 @@ class KafkaTransaction(Transaction):
             with anyio.fail_after(self._connection.deadline_s):
                 offsets = await self._send_all(messages)
             failpoint("cas.after_send")
+            asyncio.get_running_loop().call_later(IN_COMMIT_S, failpoint, "cas.in_commit")
             with anyio.fail_after(self._connection.deadline_s, shield=True):
                 await self._producer.commit_transaction()
         except (ProducerFenced, InvalidProducerEpoch) as error:

@@ -98,11 +98,11 @@ class House:
             return await self._on_pipeline(stage, pipeline)
 
     async def _on_pipeline(self, stage: Stage, pipeline: Pipeline) -> Result:
-        await pipeline.come_home()
+        await pipeline.come_home(without=stage.row.arms)
         since = await anyio.to_thread.run_sync(_ends, pipeline)
         async with watching(pipeline.log()) as seen:
             stage.reading = seen
-            if stage.row.scene == "loop":
+            if stage.row.scene == "loop" and stage.row.arms != "trainer":
                 await seen.more_steps(1)
             happened = await stage.row.play(stage)
             marks = await anyio.to_thread.run_sync(_ends, pipeline)
@@ -144,10 +144,12 @@ def judged(row: Row, happened: Happened, counts: Counts, known: Counts) -> Resul
     """A row's result from what it saw and what the log says. `known`: what the log said before this row began."""
     lost, twice = sorted(counts.lost - known.lost), sorted(counts.twice - known.twice)
     broken = sorted(violation for violation in counts.violations - known.violations if violation.rule not in happened.allowed)
-    reasons = [] if happened.fired else ["its fault never happened"]
+    stall_s = happened.stall_s or counts.stall_s
+    is_proven = happened.fired and (stall_s or 0.0) >= happened.least_stall_s
+    reasons = [] if is_proven else [f"its fault never happened (longest silence {stall_s} s)"]
     reasons += [*lost[:3], *twice[:3], *(f"{each.rule} at {each.topic} {each.partition}-{each.offset}: {each.text}" for each in broken[:3])]
     found = Result(
-        row.fault, row.tier, "passed", fired=happened.fired, stall_s=happened.stall_s or counts.stall_s,
+        row.fault, row.tier, "passed", fired=happened.fired, stall_s=stall_s,
         lost=len(lost) + happened.lost, twice=len(twice) + happened.twice, takeover_s=counts.takeover_s,
         trainer_back_s=counts.trainer_back_s,
     )  # fmt: skip

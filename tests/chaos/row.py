@@ -31,12 +31,13 @@ class Skip(Exception):
 class Happened:
     """What a row saw. `fired` says what proves that the fault happened; empty: it did not.
 
-    `allowed`: rules that the row itself broke in the log, on purpose. `stall_s`, `lost`, `twice`: what the row measured or counted beside
-    the log.
+    `allowed`: rules that the row itself broke in the log, on purpose. `least_stall_s`: without a silence as long as this the fault did not
+    happen. `stall_s`, `lost`, `twice`: what the row measured or counted beside the log.
     """
 
     fired: str
     allowed: tuple[str, ...] = ()
+    least_stall_s: float = 0.0
     stall_s: float | None = None
     lost: int = 0
     twice: int = 0
@@ -47,13 +48,16 @@ Play = Callable[["Stage"], Awaitable[Happened]]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One fault. `failpoint`: where it kills, if it does. `is_alone`: on a pipeline that no other row has seen or will see."""
+    """One fault. `failpoint`: where it kills, if it does. `arms`: the member that the row starts itself, to die there; others work before.
+    `is_alone`: on a pipeline that no other row has seen or will see.
+    """
 
     fault: str
     tier: str
     play: Play
     scene: Scene = "calls"
     failpoint: str = ""
+    arms: str = ""
     is_alone: bool = False
 
 
@@ -61,7 +65,7 @@ _rows: dict[str, Row] = {}
 
 
 def row(
-    fault: str, *, tier: str = "one node", scene: Scene = "calls", failpoint: str = "", is_alone: bool = False
+    fault: str, *, tier: str = "one node", scene: Scene = "calls", failpoint: str = "", arms: str = "", is_alone: bool = False
 ) -> Callable[[Play], Play]:
     """Register a function as a row; several times with several failpoints, it is several rows.
 
@@ -71,7 +75,7 @@ def row(
     def register(play: Play) -> Play:
         if fault in _rows:
             raise ValueError(f"two rows are named {fault!r}")
-        _rows[fault] = Row(fault, tier, play, scene, failpoint, is_alone)
+        _rows[fault] = Row(fault, tier, play, scene, failpoint, arms, is_alone)
         return play
 
     return register

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from infra.broker.cluster import LocalKafka
 from infra.crew.member import Spec
+from schemas.node import Control, NodeStatus
+from schemas.topics import NODES
 from tests.chaos.check import Kill
 from tests.chaos.row import Row
 from tests.flow.agents import Work, at_work
@@ -80,32 +82,45 @@ class Stage:
         wanted = set(partitions)
         await self.seen.until(lambda: not wanted & self.held(node), f"another worker to take the partitions of {node}")
 
+    def holders(self) -> set[str]:
+        """Nodes whose last word is that they hold partitions."""
+        last = {entry.record.node: entry.record for entry in self.seen.all(NODES, NodeStatus)}
+        return {name for name, status in last.items() if status.partitions and status.state != "left"}
+
+    async def control(self, wish: Control) -> None:
+        """Write an operator's wish."""
+        async with self.pipeline.log().writer() as writer:
+            await (await writer.send(NODES, 0, wish))
+
     def kill(self, member: str) -> None:
         """SIGKILL."""
         self.kills.append(Kill(member, round(self.pipeline.crew.kill(member) * 1000)))
 
-    async def restart_armed(self, member: str, failpoint: str) -> None:
-        """End a member and start it again, to die at a failpoint."""
-        self.pipeline.crew.end([member])
-        await self.pipeline.restart(member, failpoint)
+    async def arm(self, member: str = "", latest_pass: int = 1) -> None:
+        """Start a member, the row's own where none is named, to die at the row's failpoint: at which pass of it, the dice say."""
+        name = member or self.row.arms
+        if self.pipeline.crew.members[name].is_alive:
+            self.pipeline.crew.end([name])
+        await self.pipeline.restart(name, f"{self.row.failpoint}:{self.dice.randint(1, latest_pass)}")
 
-    async def dies(self, member: str) -> str:
+    async def dies(self, member: str = "") -> str:
         """Wait until a member's failpoint has killed it; answers the proof.
 
         :raises AssertionError: it ended in another way, or not at all.
         """
-        await self.pipeline.dies(member)
-        self.kills.append(Kill(member, time.time_ns() // 1_000_000))
-        return f"{member} died by SIGKILL at {self.row.failpoint}" if self.row.failpoint else f"{member} died by SIGKILL"
+        name = member or self.row.arms
+        await self.pipeline.dies(name)
+        self.kills.append(Kill(name, time.time_ns() // 1_000_000))
+        return f"{name} died by SIGKILL at {self.row.failpoint}"
 
-    async def start_second(self, member: str) -> str:
-        """Start a second process beside a member, with the same settings; answers its name."""
-        name = f"{member}-b"
+    async def start_beside(self, member: str, name: str = "", **changes: object) -> str:
+        """Start a second process with a member's settings but for `changes`; answers its name (`MEMBER-b` where none is given)."""
+        name = name or f"{member}-b"
         if member == "trainer":
             self.pipeline.start_trainer(name)
             await self.pipeline.ready(name)
         else:
             spec = self.pipeline.specs[member]
-            self.pipeline.specs[name] = Spec(name, spec.role, spec.settings)
+            self.pipeline.specs[name] = Spec(name, spec.role, {**spec.settings, **changes})
             await self.pipeline.start(name)
         return name

@@ -108,15 +108,16 @@ class Pipeline:
         """All that a member's processes wrote."""
         return self.crew.members[name].log.read_text(encoding="utf-8", errors="replace")
 
-    async def come_home(self) -> None:
-        """Every member runs and works: what an earlier test left behind is mended."""
+    async def come_home(self, without: str = "") -> None:
+        """Every member runs and works, but for one that may be named: what an earlier test left behind is mended."""
         self.crew.end([name for name in self.crew.members if name not in self.at_home])
-        for name in self.at_home:
+        wanted = [name for name in self.at_home if name != without]
+        for name in wanted:
             if self.crew.members[name].is_alive:
                 self.crew.thaw(name)
             else:
                 self.crew.restart(name)
-        await self.ready(*self.at_home)
+        await self.ready(*wanted)
 
     async def audit(self, **options: Any) -> Verdict:
         """The verdict on the log as it stands now. Paced weights have no files."""

@@ -16,7 +16,7 @@ import anyio
 from schemas.arrays import unpack_i4
 from schemas.record import Record
 from schemas.score import Score
-from schemas.session import Claim
+from schemas.session import Claim, Open
 from schemas.span import Span
 from schemas.task import Task
 from schemas.topics import DEADLETTER, GRANTS, NODES, SCORES, SESSIONS, TASKS, TRAINING, TRAJECTORIES, Topic
@@ -142,6 +142,15 @@ class Seen:
         """Wait until the trainer made so many more."""
         before = len(self.steps())
         await self.until(lambda: len(self.steps()) >= before + count, f"{count} more steps")
+
+    async def more_groups(self, count: int) -> None:
+        """Wait until so many more groups were given out."""
+        before = len(self.given_out())
+        await self.until(lambda: len(self.given_out()) >= before + count, f"{count} more groups")
+
+    def opens(self) -> list[Open]:
+        """Every Open so far."""
+        return [entry.record for entry in self.all(SESSIONS, Open)]
 
     def decided_groups(self) -> set[int]:
         """Groups that were trained or dropped."""

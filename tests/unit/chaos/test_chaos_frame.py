@@ -30,7 +30,13 @@ def test_a_row_whose_fault_happened_and_that_left_a_sound_log_passes() -> None:
 
 def test_a_row_whose_fault_did_not_happen_fails() -> None:
     result = judged(A_ROW, Happened(""), NOTHING, NOTHING)
-    assert (result.status, result.reason) == ("failed", "its fault never happened")
+    assert (result.status, result.reason) == ("failed", "its fault never happened (longest silence None s)")
+
+
+def test_a_fault_that_was_to_cause_silence_and_did_not_never_happened() -> None:
+    happened = Happened("the broker was frozen", least_stall_s=5.0)
+    assert judged(A_ROW, happened, Counts(stall_s=4.9), NOTHING).status == "failed"
+    assert judged(A_ROW, happened, Counts(stall_s=5.0), NOTHING).status == "passed"
 
 
 @pytest.mark.parametrize(
