@@ -41,10 +41,13 @@ def main() -> int:
         return 0
     prepare(options.folder)
     results: list[Result] = []
+    interrupted = False
     try:
         with signals_interrupt():
             _play(rows, options, screen, results)
-    except KeyboardInterrupt:
+    except* KeyboardInterrupt:
+        interrupted = True
+    if interrupted:
         screen.print("interrupted: every process was ended")
         return INTERRUPTED
     screen.print(table(results), summary(results), f"report: {options.folder / 'report.json'}; logs beside it", sep="\n")
