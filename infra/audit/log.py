@@ -34,6 +34,9 @@ FETCH_LIMIT = 1000
 FETCH_S = 0.05
 """`consume` waits this long for FETCH_LIMIT messages, however many have come: the end of every topic costs it once."""
 
+AGAIN_S = 0.2
+"""Between two questions to a broker that said "later"."""
+
 
 class Log(Protocol):
     """A finite log. Topic and group names are without the namespace; `end_ms` is when it ends, milliseconds since 1970."""
@@ -216,11 +219,20 @@ class _Closing:
 
 
 def _asked(question: Any, *subject: Any, timeout: float) -> Any:
-    """Put a question to the broker; librdkafka's own exception becomes ours."""
-    try:
-        return question(*subject, timeout=timeout)
-    except KafkaException as error:
-        raise BrokerUnavailable(error.args[0].str()) from error
+    """Put a question to the broker, again while it says "later"; librdkafka's own exception becomes ours."""
+    until = time.monotonic() + timeout
+    while True:
+        try:
+            return question(*subject, timeout=timeout)
+        except KafkaException as error:
+            if not _may_be_asked_again(error.args[0]) or time.monotonic() > until:
+                raise BrokerUnavailable(error.args[0].str()) from error
+        time.sleep(AGAIN_S)
+
+
+def _may_be_asked_again(error: KafkaError) -> bool:
+    """A broker that has just come back does not know yet what it is to coordinate."""
+    return error.retriable() or error.code() in (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
 
 
 def _message(fetched: Any) -> Message:

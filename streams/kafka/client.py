@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ CLOSE_S = 5.0
 """How long a client may take to flush, leave its group and close; then it is dropped."""
 
 RECONNECT_PAUSE_S = 0.2
+
+NEWS_MS = REQUEST_TIMEOUT_MS / 2
+"""A client that looks for a topic asks ten times a second, and gives up after REQUEST_TIMEOUT_MS: an answer this old is none."""
 
 
 class Client(Protocol):
@@ -94,11 +98,21 @@ async def _start_until_it_answers(make: Callable[[], C]) -> C:
         except KafkaConnectionError:
             await close(client)
             await anyio.sleep(RECONNECT_PAUSE_S)
+        except UnknownTopicOrPartitionError:
+            await close(client)
+            if _knows_the_topics(client):
+                raise
         except BaseException:
             await close(client)
             raise
         else:
             return client
+
+
+def _knows_the_topics(client: Client) -> bool:
+    """Whether the cluster told this client lately which topics there are. aiokafka says `unknown topic`, too, where no answer came."""
+    cluster = (getattr(client, "_client", None) or getattr(client, "client", None)).cluster  # type: ignore[union-attr]
+    return time.time() * 1000 - float(cluster._last_successful_refresh_ms) < NEWS_MS
 
 
 async def _start(client: Client) -> None:

@@ -19,11 +19,11 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from infra.audit.log import KafkaLog
 from infra.audit.verify import AuditOptions
 from infra.broker.cluster import LocalKafka
 from infra.crew.crew import Event
 from schemas.errors import SeamlessFlowError, SetupError
+from schemas.topics import SESSIONS
 from tests.chaos.check import Counts, Ends, Slice, check_cluster
 from tests.chaos.report import Result
 from tests.chaos.row import Happened, Row, Skip
@@ -99,13 +99,13 @@ class House:
 
     async def _on_pipeline(self, stage: Stage, pipeline: Pipeline) -> Result:
         await pipeline.come_home(without=stage.row.arms)
-        since = await anyio.to_thread.run_sync(_ends, pipeline)
+        since = await ends_of(pipeline)
         async with watching(pipeline.log()) as seen:
             stage.reading = seen
             if stage.row.scene == "loop" and stage.row.arms != "trainer":
                 await seen.more_steps(1)
             happened = await stage.row.play(stage)
-            marks = await anyio.to_thread.run_sync(_ends, pipeline)
+            marks = await ends_of(pipeline)
             unsettled = await settle(stage, seen)
             for work in stage.works:
                 require_answers(work, seen)
@@ -194,9 +194,10 @@ def _house(kafka: LocalKafka, folder: Path, tell: Callable[[Event], None], seed:
         house.clear()
 
 
-def _ends(pipeline: Pipeline) -> Ends:
-    with KafkaLog(pipeline.connection.address(), pipeline.connection.namespace) as log:
-        return dict(log.ends("sessions"))
+async def ends_of(pipeline: Pipeline) -> Ends:
+    """The end of each partition of `sessions` now."""
+    log = pipeline.log()
+    return {place.partition: end for place, end in (await log.broker.ends(await log.places(SESSIONS))).items()}
 
 
 def _said(failure: BaseException) -> str:

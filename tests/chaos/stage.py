@@ -113,6 +113,13 @@ class Stage:
         self.kills.append(Kill(name, time.time_ns() // 1_000_000))
         return f"{name} died by SIGKILL at {self.row.failpoint}"
 
+    async def reconfigure(self, member: str, **changes: object) -> None:
+        """Start a member again with other settings."""
+        self.pipeline.crew.end([member])
+        spec = self.pipeline.specs[member]
+        self.pipeline.specs[member] = Spec(member, spec.role, {**spec.settings, **changes})
+        await self.pipeline.start(member)
+
     async def start_beside(self, member: str, name: str = "", **changes: object) -> str:
         """Start a second process with a member's settings but for `changes`; answers its name (`MEMBER-b` where none is given)."""
         name = name or f"{member}-b"

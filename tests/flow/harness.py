@@ -6,7 +6,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,7 @@ from models.chat import NumberChat
 from schemas.record import Record
 from schemas.settings import Connection
 from schemas.topics import TRAINING
-from schemas.training import Consumed, Plan, Run, Step, WeightVersion
+from schemas.training import Consumed, Plan, Run, Step, WeightFile, WeightVersion
 from streams.cas import open_cas
 from streams.failpoint import VARIABLE
 from streams.kafka import KafkaBroker
@@ -71,9 +71,9 @@ class Pipeline:
         self.crew.start([self.specs[name] for name in names])
         await self.ready(*names)
 
-    def start_trainer(self, name: str) -> None:
-        """Start a trainer without torch."""
-        flags = [self.connection.address(), self.connection.namespace]
+    def start_trainer(self, name: str, update_s: float = 0.0) -> None:
+        """Start a trainer without torch, each of whose updates takes so long."""
+        flags = [self.connection.address(), self.connection.namespace, str(update_s)]
         self.crew.members[name] = PaperTrainer(Spec(name, "trainer"), flags, self.connection.run_dir)
         self.crew.members[name].start()
 
@@ -173,7 +173,8 @@ def standing_pipeline(bootstrap: str, run_dir: Path, tell: Tell = print, **chang
 @contextmanager
 def looping_pipeline(bootstrap: str, run_dir: Path, tell: Tell = print, **changes: dict[str, object]) -> Iterator[Pipeline]:
     """A pipeline that closes the loop by itself: source, agents, and a trainer without torch."""
-    with open_pipeline(bootstrap, run_dir, tell, **{"assembler": {"idle_s": 20}, **changes}) as pipeline:
+    changes.setdefault("assembler", {"idle_s": 20})
+    with open_pipeline(bootstrap, run_dir, tell, **changes) as pipeline:
         agents = Spec("agents", "agents", {**AGENTS, "gateway_url": pipeline.url})
         pipeline.specs |= {"source": Spec("source", "source", SOURCE), "agents": agents}
         pipeline.at_home = [*pipeline.specs, "trainer"]
@@ -183,11 +184,14 @@ def looping_pipeline(bootstrap: str, run_dir: Path, tell: Tell = print, **change
         yield pipeline
 
 
-async def publish(log: Log) -> None:
-    """Announce the next version, as a trainer does: 0 with its Run, another one with the Step that made it, from no session at all."""
+async def publish(log: Log, files: Sequence[WeightFile] = (), digest: str = "") -> int:
+    """Announce the next version, as a trainer does: 0 with its Run, another one with the Step that made it, from no session at all.
+
+    Answers its number. Paced engines read neither files nor digest.
+    """
     async with open_cas(log, TRAINING) as cas:
         version = sum(isinstance(entry.record, WeightVersion) for entry in cas.history)
-        weights = f"weights {version}"
+        weights = digest or f"weights {version}"
         made_by: Record = Run(run="test")
         if version:
             plan = Plan(places=[], rows=[], micro_batches=[], mini_batches=[])
@@ -195,10 +199,11 @@ async def publish(log: Log) -> None:
                 step=version, version=version - 1, published=version, plan=plan, consumed=Consumed(), weights_sha256=weights
             )  # fmt: skip
         announced = WeightVersion(
-            version=version, step=version or None, files=[], weights_sha256=weights, tokenizer_sha256=NumberChat().tokenizer_sha256,
-            template_sha256=NumberChat().template_sha256,
+            version=version, step=version or None, files=list(files), weights_sha256=weights,
+            tokenizer_sha256=NumberChat().tokenizer_sha256, template_sha256=NumberChat().template_sha256,
         )  # fmt: skip
         await cas.write([(0, made_by), (0, announced)])
+    return version
 
 
 async def require_whole(pipeline: Pipeline, seen: Seen, work: Work) -> Verdict:

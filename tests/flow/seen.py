@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple, TypeVar
 
 import anyio
 
 from schemas.arrays import unpack_i4
+from schemas.errors import UnknownRecord
 from schemas.record import Record
 from schemas.score import Score
 from schemas.session import Claim, Open
@@ -51,13 +52,14 @@ class Seen:
         self.owners: dict[int, Claim] = {}
 
     async def follow(self, log: Log, topic: Topic) -> None:
-        """Read a topic from its beginning, until cancelled."""
-        async with log.follow_all(topic) as reader:
-            while True:
-                for entry in await reader.read(timeout_s=5.0):
-                    self._take(topic, entry)
-                self._changed.set()
-                self._changed = anyio.Event()
+        """Read a topic from its beginning, until cancelled, or until a record that stops every reader of the topic."""
+        with suppress(UnknownRecord):
+            async with log.follow_all(topic) as reader:
+                while True:
+                    for entry in await reader.read(timeout_s=5.0):
+                        self._take(topic, entry)
+                    self._changed.set()
+                    self._changed = anyio.Event()
 
     async def until(self, condition: Callable[[], object], cause: str) -> None:
         """Wait for what the log is to say.
@@ -109,6 +111,8 @@ class Seen:
                 found = counted.get(Key(partition, session.offset))
                 if session.is_open:
                     missing.append(f"session {partition}-{session.offset} is open")
+                elif session.close is None:  # a reset ended it: its records are gone
+                    continue
                 elif found is None:
                     missing.append(f"session {partition}-{session.offset} has no Trajectory")
                 elif (partition, found.offset) not in scored:
@@ -138,6 +142,10 @@ class Seen:
         """The Steps so far."""
         return self.all(TRAINING, Step)
 
+    def decisions(self) -> list[Entry[Step] | Entry[Drops]]:
+        """The Steps and Drops so far."""
+        return [*self.steps(), *self.all(TRAINING, Drops)]
+
     async def more_steps(self, count: int) -> None:
         """Wait until the trainer made so many more."""
         before = len(self.steps())
@@ -154,14 +162,12 @@ class Seen:
 
     def decided_groups(self) -> set[int]:
         """Groups that were trained or dropped."""
-        trained = {group for step in self.steps() for group in [*step.record.groups_trained, *step.record.groups_dropped]}
-        return trained | {group for drops in self.all(TRAINING, Drops) for group in drops.record.groups}
+        return {group for entry in self.decisions() for group in groups_of(entry.record)}
 
     def decided_sessions(self) -> set[Key]:
         """Sessions that stand in a Step or Drops, as trained or with a reason."""
         trained = {Key(place.partition, place.session) for step in self.steps() for place in step.record.plan.places}
-        decisions = [*self.steps(), *self.all(TRAINING, Drops)]
-        return trained | {Key(drop.place.partition, drop.place.session) for entry in decisions for drop in entry.record.drops}
+        return trained | {Key(drop.place.partition, drop.place.session) for entry in self.decisions() for drop in entry.record.drops}
 
     def given_out(self) -> set[int]:
         """Training groups of which Tasks stand in the log."""
@@ -194,6 +200,11 @@ class Seen:
         self.ledgers[entry.partition].apply(entry.offset, entry.record)
         if isinstance(entry.record, Claim) and entry.record.epoch == self.ledgers[entry.partition].epoch:
             self.owners[entry.partition] = entry.record
+
+
+def groups_of(decision: Step | Drops) -> set[int]:
+    """The groups that a record decided."""
+    return set(decision.groups) if isinstance(decision, Drops) else {*decision.groups_trained, *decision.groups_dropped}
 
 
 ALL = (SESSIONS, TRAJECTORIES, SCORES, TRAINING, TASKS, NODES, GRANTS, DEADLETTER)
