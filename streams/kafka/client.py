@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import anyio
+from aiokafka import errors
 from aiokafka.errors import (
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
+    StaleLeaderEpochCodeError,
     UnknownTopicOrPartitionError,
 )
 
@@ -95,18 +97,19 @@ async def _start_until_it_answers(make: Callable[[], C]) -> C:
         client = make()
         try:
             await _start(client)
-        except KafkaConnectionError:
+        except BaseException as error:
             await close(client)
-            await anyio.sleep(RECONNECT_PAUSE_S)
-        except UnknownTopicOrPartitionError:
-            await close(client)
-            if _knows_the_topics(client):
+            if not _may_start_later(client, error):
                 raise
-        except BaseException:
-            await close(client)
-            raise
+            await anyio.sleep(RECONNECT_PAUSE_S)
         else:
             return client
+
+
+def _may_start_later(client: Client, error: BaseException) -> bool:
+    if isinstance(error, UnknownTopicOrPartitionError):
+        return not _knows_the_topics(client)
+    return isinstance(error, KafkaError) and may_pass(error)
 
 
 def _knows_the_topics(client: Client) -> bool:
@@ -157,9 +160,22 @@ def translated(error: KafkaError, what: str) -> BrokerError:
     said = f"{what}: {type(error).__name__} {error}"
     if isinstance(error, UnknownTopicOrPartitionError):
         return TopicMismatch(said)
-    if error.retriable or isinstance(error, (KafkaConnectionError, KafkaTimeoutError)):
-        return BrokerUnavailable(said)
-    return BrokerError(said)
+    return BrokerUnavailable(said) if may_pass(error) else BrokerError(said)
+
+
+def may_pass(error: KafkaError) -> bool:
+    """Whether the same question may be answered later. A topic that is missing is no matter of waiting."""
+    kind = _kind(error)
+    is_passing = kind.retriable or issubclass(kind, (KafkaConnectionError, KafkaTimeoutError, StaleLeaderEpochCodeError))
+    return is_passing and not issubclass(kind, UnknownTopicOrPartitionError)
+
+
+def _kind(error: KafkaError) -> type[KafkaError]:
+    """What the broker said. Where aiokafka does not expect an answer, its name is left as text: `KafkaError("RequestTimedOutError()")`."""
+    if type(error) is not KafkaError or not error.args:
+        return type(error)
+    named = getattr(errors, str(error.args[0]).partition("(")[0], None)
+    return named if isinstance(named, type) and issubclass(named, KafkaError) else KafkaError
 
 
 class _LogLimit(logging.Filter):

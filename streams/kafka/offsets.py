@@ -5,15 +5,28 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
+import anyio
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
 
 from streams.broker import Place
-from streams.kafka.client import Connection, close
+from streams.kafka.client import RETRY_BACKOFF_MS, Connection, close, may_pass
 
 
 async def fetch_committed(consumer: AIOKafkaConsumer, places: Sequence[Place]) -> dict[Place, tuple[int, str]]:
-    """What the consumer's group committed. aiokafka's own `committed` drops the metadata."""
-    found = await consumer._coordinator.fetch_committed_offsets([TopicPartition(*place) for place in places])
+    """What the consumer's group committed. aiokafka's own `committed` drops the metadata.
+
+    Asked again for as long as the coordinator is not there: aiokafka itself does so for some of its answers only.
+    """
+    partitions = [TopicPartition(*place) for place in places]
+    while True:
+        try:
+            found = await consumer._coordinator.fetch_committed_offsets(partitions)
+            break
+        except KafkaError as error:
+            if not may_pass(error):
+                raise
+            await anyio.sleep(RETRY_BACKOFF_MS / 1000)
     return {Place(*partition): (int(each.offset), each.metadata or "") for partition, each in found.items() if each.offset >= 0}
 
 

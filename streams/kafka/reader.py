@@ -13,7 +13,7 @@ import anyio
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
-from schemas.errors import BrokerError, BrokerUnavailable, RetentionPassed, TopicMismatch
+from schemas.errors import BrokerUnavailable, RetentionPassed, TopicMismatch
 from streams.broker import Message, Place, Reader
 from streams.kafka.client import Connection, close, translated
 
@@ -99,18 +99,24 @@ class KafkaReader(Reader):
         try:
             return await poll(self._consumer, timeout_s, limit)
         except OffsetOutOfRangeError as error:
-            raise await self._out_of_range(error) from error
+            await self._require_within(error)
+            return []
         except KafkaError as error:
             raise translated(error, "read") from error
 
-    async def _out_of_range(self, error: OffsetOutOfRangeError) -> BrokerError:
-        """Kafka says the same of positions before the first record and beyond the end."""
+    async def _require_within(self, error: OffsetOutOfRangeError) -> None:
+        """Kafka says the same of positions before the first record and beyond the end; of any, where the asked node is no longer right.
+
+        :raises RetentionPassed: the position lies before the first record left.
+        :raises TopicMismatch: it lies beyond the end.
+        """
         ((partition, position),) = error.args[0].items()
         starts = await self._connection.within(self._consumer.beginning_offsets([partition]), "first record left")
         where = f"{partition.topic}/{partition.partition}: position {position}"
         if position < starts[partition]:
-            return RetentionPassed(f"{where}, the first record left is {starts[partition]}")
-        return TopicMismatch(f"{where} lies beyond the end")
+            raise RetentionPassed(f"{where}, the first record left is {starts[partition]}") from error
+        if position > await self.end(Place(*partition)):
+            raise TopicMismatch(f"{where} lies beyond the end") from error
 
     async def _question_silence(self, limit: int) -> list[Message]:
         """Nothing came for a while. Right, if the positions stand at the ends; else the client is stuck, and a new one takes over.

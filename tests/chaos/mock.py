@@ -1,8 +1,8 @@
 """librdkafka's mock broker: a Kafka of this process's own, without a disk, that answers with whatever error code it is told to.
 
-It is part of the confluent-kafka wheel, and reached by ctypes: Python's client does not show it. It knows no admin requests, keeps no
-transaction markers (what was sent in a transaction is visible at once, whatever becomes of it), and appends nothing that it answers with
-an error.
+It is part of the confluent-kafka wheel, and reached by ctypes: Python's client does not show it. It knows no admin requests; what was sent
+in a transaction is visible at once, whatever becomes of it; its transaction markers have no checksum, so that readers must not look at
+any; and it appends nothing that it answers with an error.
 
 Invariant: a code is answered exactly once, to the next request of its API; `answered` counts the requests that came since.
 """
@@ -13,11 +13,12 @@ import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
+from unittest.mock import patch
 
 import confluent_kafka.cimpl
 
 from schemas.errors import SetupError
-from streams.kafka import KafkaBroker
+from streams.kafka import KafkaBroker, reader
 
 DEADLINE_S = 20.0
 _PRODUCER = 0
@@ -96,6 +97,14 @@ def open_mock(brokers: int = 1) -> Iterator[MockCluster]:
     finally:
         library.rd_kafka_mock_cluster_destroy(cluster)
         library.rd_kafka_destroy(client)
+
+
+@contextmanager
+def without_checksums() -> Iterator[None]:
+    """Log readers of this process look at no checksum."""
+    settings = reader.consumer_settings
+    with patch.object(reader, "consumer_settings", lambda *of, **how: {**settings(*of, **how), "check_crcs": False}):
+        yield
 
 
 def _library() -> ctypes.CDLL:

@@ -80,6 +80,8 @@ class Proxy:
         self.requests, self.answers = FAIR, FAIR
         self.is_cut = False
         self.holds: list[Hold] = []
+        self.sliced = 0
+        """Pieces that went on smaller than they came."""
 
     def change(self, requests: Way, answers: Way) -> None:
         """Set both directions, for connections that are and that come."""
@@ -87,12 +89,13 @@ class Proxy:
         self._changed.set()
         self._changed = anyio.Event()
 
-    def reset(self) -> None:
-        """End every connection with RST; bytes under way are lost."""
+    def reset(self) -> int:
+        """End every connection with RST; bytes under way are lost. Answers how many there were."""
         for scope, streams in self._connections.items():
             for stream in streams:
                 _abort(stream)
             scope.cancel()
+        return len(self._connections)
 
     def forget(self, hold: Hold) -> None:
         """Hold such requests no more."""
@@ -150,6 +153,7 @@ class Proxy:
             while not way().is_open:
                 await self._changed.wait()
             end = start + way().slice_bytes
+            self.sliced += end < len(piece)
             await sink.send(piece[start:end])
             start = end
 
@@ -206,10 +210,14 @@ class Network:
         for proxy in self._chosen(node):
             self._portal.call(proxy.change, requests, answers)
 
-    def reset(self, node: int | None = None) -> None:
-        """End every connection with RST; new ones may come."""
-        for proxy in self._chosen(node):
-            self._portal.call(proxy.reset)
+    @property
+    def sliced(self) -> int:
+        """How many pieces went on smaller than they came."""
+        return sum(proxy.sliced for proxy in self._proxies)
+
+    def reset(self, node: int | None = None) -> int:
+        """End every connection with RST; new ones may come. Answers how many there were."""
+        return sum(self._portal.call(proxy.reset) for proxy in self._chosen(node))
 
     def cut(self, node: int | None = None) -> None:
         """End every connection, and refuse new ones until `mend`."""

@@ -27,6 +27,7 @@ GRACE_S = 40.0
 FREEZE_S = 20.0
 BELOW_S = 6.0
 """How long two of three are away."""
+LOOK_S = 0.5
 AGENTS, TOKENS = 12, 200
 """An answer takes four seconds on a quiet machine, and every partition has some."""
 STEPS = 2
@@ -56,6 +57,20 @@ class Cluster:
         async with self.stage.agents(AGENTS, tokens=TOKENS):
             await self.stage.under_way()
             yield
+
+    @asynccontextmanager
+    async def looked_after(self) -> AsyncIterator[None]:
+        """Roles that waited for the brokers longer than their deadline have ended: they are started again, as `up` does."""
+
+        async def look() -> None:
+            while True:
+                self.stage.pipeline.crew.look_after()
+                await anyio.sleep(LOOK_S)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(look)
+            yield
+            tasks.cancel_scope.cancel()
 
     async def goes_on(self, partitions: list[int], since_ms: int) -> None:
         """Wait for a Span in each of these partitions, and for Steps, after the fault."""
@@ -143,7 +158,8 @@ async def two_die(stage: Stage) -> Happened:
         after = await anyio.to_thread.run_sync(cluster.brokers.ends, cluster.sessions, led)
         assert before == after, f"below two copies records became visible: {before} → {after}"
         await cluster.mend()
-        await cluster.goes_on(everything, since_ms)
+        async with cluster.looked_after():
+            await cluster.goes_on(everything, since_ms)
     held_s = f"nothing became visible in {named(led)} for {BELOW_S:.0f} s"
     return cluster.happened(f"all but node {survivor} died by SIGKILL; {held_s}", since_ms)
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from infra.broker.cluster import LocalKafka
-from tests.chaos.mock import open_mock
+from tests.chaos.mock import open_mock, without_checksums
 from tests.chaos.proxy import Network, open_network
 
 OpenTier = Callable[[Path], AbstractContextManager[LocalKafka]]
@@ -52,7 +52,7 @@ def mocked(folder: Path) -> Iterator[LocalKafka]:
 
     :raises SetupError: this confluent-kafka hides it.
     """
-    with open_mock():
+    with open_mock(), without_checksums():
         yield LocalKafka(folder)
 
 

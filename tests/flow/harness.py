@@ -63,8 +63,9 @@ class Pipeline:
     at_home: list[str] = field(default_factory=list)
 
     def log(self) -> Log:
-        """The log, as a test reads and writes it."""
-        return Log(KafkaBroker(self.connection.address(), client_id="flow-test"), self.connection.namespace, "test")
+        """The log, as a test reads and writes it: as patient as the test is."""
+        broker = KafkaBroker(self.connection.address(), client_id="flow-test", deadline_s=DEADLINE_S)
+        return Log(broker, self.connection.namespace, "test")
 
     async def start(self, *names: str) -> None:
         """Start members and wait until they can work."""
