@@ -26,6 +26,7 @@ import msgspec
 from schemas.errors import BlobStoreUnavailable, BrokerError, CorruptRecord, MissingBlob, UnknownRecord
 from streams.blobstore import BlobStore, Reference, Stored, read_blob
 from streams.broker import Message, Outgoing
+from streams.failpoint import failpoint
 
 __all__ = ["BLOB_HEADER", "INLINE_BYTES", "Blobs", "has_reference", "reference_in"]
 
@@ -66,6 +67,7 @@ class Blobs:
         if message.value is None or len(message.value) <= INLINE_BYTES:
             return message
         reference = await self.put(message.value)
+        failpoint("blobs.stored")
         headers = (*message.headers, (BLOB_HEADER, FORM))
         return Outgoing(message.topic, message.partition, message.key, _encoder.encode(reference), headers)
 

@@ -24,6 +24,7 @@ FAILPOINTS = frozenset(
         "trainer.after_update",
         "trainer.after_files",
         "trainer.after_commit",
+        "blobs.stored",
         "cas.after_init",
         "cas.after_send",
         "cas.in_commit",

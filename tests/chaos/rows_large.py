@@ -7,9 +7,10 @@ import anyio.to_thread
 
 from infra.audit.log import KafkaLog
 from schemas.arrays import WIDTH_BYTES
+from schemas.errors import MissingBlob
 from tests.chaos.row import Happened, row
 from tests.chaos.stage import Stage
-from tests.flow.harness import Pipeline
+from tests.flow.harness import WORKERS, Pipeline
 from tests.flow.long_agent import converse, peaks_bytes
 from tests.flow.seen import DEADLINE_S, Key, require_unbroken
 
@@ -41,6 +42,38 @@ async def large_sessions(stage: Stage) -> Happened:
     assert max(peaks.values()) <= PEAK_BYTES, f"peaks of memory, MiB: {said}"
     is_large = blobs >= LARGE * SESSIONS
     return Happened(f"{victim} died by SIGKILL; {blobs} records in the blob store; peaks of memory, MiB: {said}" if is_large else "")
+
+
+@row("kill the assembler between a blob and its record", scene="loop", failpoint="blobs.stored")
+async def assembler_dies_with_its_blob_alone(stage: Stage) -> Happened:
+    """The next one writes the Trajectory again, to the same name within the hour; it counts once."""
+    await stage.restart_armed("assembler", stage.row.failpoint)
+    ended: set[Key] = set()
+    await _run(stage.pipeline.url, ended)
+    fired = await stage.dies("assembler")
+    await stage.pipeline.restart("assembler")
+    await stage.seen.until(lambda: ended <= stage.seen.decided_sessions(), "a decision on the long session")
+    return Happened(fired)
+
+
+@row("lose the blob store and bring it back", scene="loop", is_alone=True)
+async def store_is_lost_for_a_while(stage: Stage) -> Happened:
+    """An owner that is to take over a long prompt stops: no other can go on without it. With the store back all goes on."""
+    store = anyio.Path(stage.pipeline.connection.blob_root())
+    ended: set[Key] = set()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_run, stage.pipeline.url, ended)
+        await stage.seen.until(lambda: _long_running(stage), "a long session in mid-generation")
+        victim = stage.seen.owners[_long_running(stage)[0].partition].node
+        away = await store.rename(store.with_name("away"))
+        stage.kill(victim)
+        (heir,) = (name for name in WORKERS if name != victim)
+        code = await stage.pipeline.exit_code(heir)
+        await away.rename(store)
+        await stage.pipeline.restart(heir)
+        await stage.seen.until(lambda: not stage.held(victim), "the other worker to take the partitions")
+    await stage.seen.until(lambda: ended <= stage.seen.decided_sessions(), "a decision on the long session")
+    return Happened(f"{heir} ended: {MissingBlob.remedy}" if code == MissingBlob.exit_code else "")
 
 
 async def _run(url: str, ended: set[Key]) -> None:
