@@ -68,7 +68,7 @@ def show(report: Report, console: Console) -> None:
         table.add_row("cannot be proven", f"{runs_of(unproven)}: trajectories, or what to start from, are gone")
     if found is not None:
         table.add_row("first difference", f"step {found.step}, version {found.version}")
-        table.add_row("digests", f"{found.expected_sha256} there\n{found.found_sha256} here")
+        table.add_row("digests", f"{found.expected_sha256[:16]}… there, {found.found_sha256[:16]}… here")
         distance = "unknown, its files are gone" if found.max_difference is None else f"{found.max_difference:.3g}"
         table.add_row("largest difference", distance)
     console.print(table)
@@ -81,7 +81,7 @@ def _verdict(report: Report) -> str:
         return "equal, bit for bit" if report.verdict == "equal" else "nothing could be compared: expired, and no checkpoint is left"
     if found.outcome == "different":
         return f"DIFFERENT: step {found.step} gives other weights under the same numerics"
-    keys = ", ".join(f"{name} {there} there, {here} here" for name, (there, here) in found.numerics.items())
+    keys = ", ".join(f"{name} {there or 'unset'} there, {here or 'unset'} here" for name, (there, here) in found.numerics.items())
     return f"cannot be compared bit for bit from step {found.step} on: {keys}"
 
 

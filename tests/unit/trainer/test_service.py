@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import anyio
@@ -13,7 +15,8 @@ import trainer.loop
 from schemas.errors import Superseded, UsageError
 from schemas.node import NodeStatus
 from schemas.topics import NODES
-from schemas.training import Drops, Run, Step, WeightVersion
+from schemas.training import Drops, Plan, Run, Step, WeightVersion
+from schemas.trajectory import Trajectory
 from streams.log import Log
 from streams.memory import MemoryBroker
 from streams.service import Watch, supervise
@@ -35,6 +38,7 @@ from tests.unit.trainer.runs import (
     write_groups,
 )
 from trainer.service import role
+from trainer.trainee import Trained
 
 pytestmark = pytest.mark.anyio
 PLACES = ("trainer.after_fetch", "trainer.after_update", "trainer.after_files", "trainer.after_commit")
@@ -219,6 +223,26 @@ async def test_other_hardware_goes_on_from_a_version_of_its_own() -> None:
     with anyio.fail_after(20):  # the version of its own is in force: nothing new is announced
         await run_trainer(log, trainer_settings(steps=4), PaperTrainee(disk, salt="other"))
     assert [each.version for each in await training(log) if isinstance(each, WeightVersion)] == [0, 1, 2, 3, 4, 5]
+
+
+async def test_equal_weights_with_another_optimizer_are_other_weights() -> None:
+    """They would part at the next step."""
+
+    class Moved(PaperTrainee):
+        def train(self, plan: Plan, trajectories: Sequence[Trajectory]) -> Trained:
+            return replace(super().train(plan, trajectories), optimizer_sha256="moved")
+
+    log, disk = await open_log(), Disk()
+    write_groups(log, 8)
+    with anyio.fail_after(20):
+        await run_trainer(log, trainer_settings(steps=2), PaperTrainee(disk))
+        await run_trainer(log, trainer_settings(steps=2), Moved(disk))
+        disk.checkpoints.clear()
+        await run_trainer(log, trainer_settings(steps=2), Moved(disk))  # in force by now
+    versions = [each for each in await training(log) if isinstance(each, WeightVersion)]
+    found = [(each.version, each.step, each.optimizer_sha256) for each in versions]
+    assert found == [(0, None, ""), (1, 1, ""), (2, 2, ""), (3, 2, "moved")]
+    assert versions[3].weights_sha256 == versions[2].weights_sha256
 
 
 async def test_a_run_keeps_the_arithmetic_that_it_began_with() -> None:

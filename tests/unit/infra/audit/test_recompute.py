@@ -81,6 +81,7 @@ def threads_matter() -> bool:
     plan = lay_out(places, [path.row(index, 1.0) for index, each in enumerate(found) for path in paths_of(each)], LayoutSettings())
     made = set()
     for threads in (1, 2):
+        settle(threads)
         made.add(Arithmetic(initial(CONFIG, seed=3), trainer_settings(threads=threads)).train(plan, found).weights_sha256)
     return len(made) == 2
 
