@@ -8,11 +8,13 @@
 #: PYTEST_ARGS  more for pytest: -k ledger, -m "not kafka and not flow", -v
 #: BENCH_ARGS   more for `seamlessflow bench`
 #: CHAOS_ARGS   more for `python -m tests.chaos`: --rows trainer --seed 3 --tier one --list
+#: SIM_ARGS     more for the simulation: --schedules 1000 --seed 7 --jobs 2, --mutation NAME, --replay SEED
 PYTHON ?= python3
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 CHAOS_ARGS ?=
+SIM_ARGS ?=
 
 BIN := .venv/bin
 STAMPS := .venv/stamps
@@ -22,10 +24,10 @@ STARTED := $(shell date +%s)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench chaos lint
+.PHONY: help setup demo test bench chaos simulation lint
 
 help:  ## List the targets
-	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 17
 	@echo
 	@sed -n 's/^#: \([^ ]*\)  *\(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 30
 
@@ -40,6 +42,9 @@ bench: setup  ## Measure streams, the call path and the trajectory pipeline (BEN
 
 chaos: setup  ## Break real processes and brokers in every listed way, and check the log after each (CHAOS_ARGS="--rows trainer --seed 3")
 	@$(BIN)/python -m tests.chaos $(CHAOS_ARGS)
+
+simulation: setup  ## Play 10,000 schedules of the whole pipeline with faults, in virtual time, and hunt planted defects (SIM_ARGS)
+	@$(BIN)/python -m tests.simulation $(SIM_ARGS)
 
 lint: setup  ## Check style, import contracts and types alone
 	@$(BIN)/ruff check --quiet .

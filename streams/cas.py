@@ -58,6 +58,18 @@ class CasLog:
                 await anyio.sleep(PAUSE_S)
         raise BrokerUnavailable(f"could not commit to {self._topic.name}")
 
+    async def require_newest(self) -> None:
+        """Make sure that nothing was added to what this writer built upon.
+
+        :raises Superseded: another writer added something.
+        :raises BrokerUnavailable: the topic cannot be read to its end.
+        """
+        self._require_own(await self._news())
+
+    def _require_own(self, found: Sequence[Entry[Record]]) -> None:
+        if found:
+            raise Superseded(f"another writer committed to {self._topic.name} at offset {found[-1].offset}")
+
     async def _attempt(self, nonce: bytes, messages: Sequence[Outgoing]) -> list[int]:
         async with self._log.broker.transaction(self._id) as transaction:
             failpoint("cas.after_init")
@@ -65,8 +77,7 @@ class CasLog:
             if found and all(entry.nonce == nonce for entry in found):
                 self._last_nonce = nonce
                 return [entry.offset for entry in found]
-            if found:
-                raise Superseded(f"another writer committed to {self._topic.name} at offset {found[-1].offset}")
+            self._require_own(found)
             try:
                 offsets = await transaction.commit(messages)
             except Superseded as error:  # only fenced: whether somebody wrote is for the next attempt's check to say

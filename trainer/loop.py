@@ -14,6 +14,7 @@ from typing import Protocol
 import anyio
 import structlog
 
+from schemas.errors import LogError
 from schemas.training import Drops, Step, WeightVersion
 from streams.cas import CasLog
 from streams.failpoint import failpoint
@@ -63,7 +64,7 @@ class Loop:
         """
         while self.standing.step < steps:
             began = anyio.current_time()
-            decided = await self.feed.next(self.standing.version)
+            decided = await self._decide()
             if isinstance(decided, Batch) and await self._is_poison(decided):
                 continue
             if isinstance(decided, Batch):
@@ -73,6 +74,18 @@ class Loop:
         for rest in self.feed.rest():
             await self._commit(rest)
         logger.info("all steps are in the log", steps=self.standing.step)
+
+    async def _decide(self) -> Batch | Drops:
+        """What the feed decides next. Tokens of a version that this trainer did not make are another one's work, or an error.
+
+        :raises Superseded: another trainer wrote.
+        :raises LogError: none did: nobody announced that version.
+        """
+        try:
+            return await self.feed.next(self.standing.version)
+        except LogError:
+            await self.cas.require_newest()
+            raise
 
     async def _step(self, batch: Batch, waited_s: float) -> None:
         failpoint("trainer.after_fetch")

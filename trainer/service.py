@@ -38,11 +38,11 @@ def torch_trainee(settings: TrainerSettings) -> Trainee:
     return TorchTrainee(settings)
 
 
-def role(settings: TrainerSettings, make_trainee: MakeTrainee = torch_trainee) -> Role:
+def role(settings: TrainerSettings, make_trainee: MakeTrainee = torch_trainee, make_bench: Callable[[], Bench] = Bench) -> Role:
     """The trainer with these settings."""
 
     async def run(log: Log, watch: Watch, *, task_status: TaskStatus[None]) -> None:
-        bench = Bench()
+        bench = make_bench()
         async with open_cas(log, TRAINING) as cas, log.writer() as writer, anyio.create_task_group() as tasks:
             node = Node(settings, writer, bench)
             tasks.start_soon(node.report)

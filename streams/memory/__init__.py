@@ -11,7 +11,7 @@ order that keeps a producer's order per partition, let them land after their pro
 decides about commits, `truncate` is retention. Not modelled: compaction, bounds on memory.
 """
 
-from streams.memory.broker import CommitFault, MemoryBroker, MemoryTransaction
+from streams.memory.broker import CommitFault, MemoryBroker, MemoryMember, MemoryTransaction
 from streams.memory.outbox import Outbox
 
-__all__ = ["CommitFault", "MemoryBroker", "MemoryTransaction", "Outbox"]
+__all__ = ["CommitFault", "MemoryBroker", "MemoryMember", "MemoryTransaction", "Outbox"]

@@ -129,7 +129,7 @@ class _Group:
 
     def __init__(self) -> None:
         self.generation = 0
-        self.members: list[_GroupReader] = []
+        self.members: list[MemoryMember] = []
         self.offsets: dict[Place, tuple[int, str]] = {}
 
     def rebalance(self, places: Callable[[str], Sequence[Place]]) -> None:
@@ -143,50 +143,59 @@ class _Group:
                 takers[index % len(takers)].held.add(place)
 
 
-class _GroupReader(GroupReader):
+class MemoryMember(GroupReader):
+    """A member of `group`, whose partitions it is dealt. `take` is `read` without waiting."""
+
     def __init__(self, broker: MemoryBroker, group: _Group, topics: Sequence[str], committed: bool) -> None:
-        self._broker, self._group, self.topics = broker, group, frozenset(topics)
+        self._broker, self.group, self.topics = broker, group, frozenset(topics)
         self._isolated = committed
         self._reader, self._read_generation = _Reader(broker, {}, committed), 0
         self.held: set[Place] = set()
 
     async def read(self, *, timeout_s: float, limit: int = 1000) -> list[Message]:
-        return await self._broker.first(lambda: self._take(limit), timeout_s)
+        """See `GroupReader`."""
+        return await self._broker.first(lambda: self.take(limit), timeout_s)
 
     def assignment(self) -> frozenset[Place]:
+        """See `GroupReader`."""
         return frozenset(self.held)
 
     def generation(self) -> int:
-        return self._group.generation
+        """See `GroupReader`."""
+        return self.group.generation
 
     async def commit(self, offsets: Mapping[Place, tuple[int, str]]) -> bool:
+        """See `GroupReader`."""
         await anyio.lowlevel.checkpoint()
         if not offsets.keys() <= self.held:
             return False
-        self._group.offsets.update(offsets)
+        self.group.offsets.update(offsets)
         return True
 
     async def committed(self, place: Place) -> tuple[int, str] | None:
+        """See `GroupReader`."""
         await anyio.lowlevel.checkpoint()
-        return self._group.offsets.get(place)
+        return self.group.offsets.get(place)
 
     def seek(self, place: Place, offset: int) -> None:
+        """See `GroupReader`."""
         self._follow_generation()
         if place in self.held:
             self._reader.add({place: offset})
 
-    def _take(self, limit: int) -> list[Message]:
+    def take(self, limit: int) -> list[Message]:
+        """See `GroupReader`."""
         self._follow_generation()
-        self._reader.add({place: self._in_range(place) for place in self.held})
+        self._reader.add({place: self._in_range(place) for place in sorted(self.held)})
         return self._reader.take(limit)
 
     def _follow_generation(self) -> None:
-        if self._read_generation != self._group.generation:
-            self._read_generation = self._group.generation
+        if self._read_generation != self.group.generation:
+            self._read_generation = self.group.generation
             self._reader = _Reader(self._broker, {place: self._committed_or_first(place) for place in sorted(self.held)}, self._isolated)
 
     def _committed_or_first(self, place: Place) -> int:
-        return self._group.offsets.get(place, (0, ""))[0]
+        return self.group.offsets.get(place, (0, ""))[0]
 
     def _in_range(self, place: Place) -> int:
         return max(self._reader.position(place), self._broker.log(place).start)
@@ -217,23 +226,33 @@ class MemoryBroker(Broker):
         yield _Reader(self, positions, committed)
 
     @asynccontextmanager
-    async def group_reader(self, group: str, topics: Sequence[str], *, committed: bool = False) -> AsyncIterator[_GroupReader]:
+    async def group_reader(self, group: str, topics: Sequence[str], *, committed: bool = False) -> AsyncIterator[MemoryMember]:
         """A member; the group rebalances at once, and again when it leaves.
 
         :raises TopicMismatch: there is no such topic.
         """
-        for topic in topics:
-            self.log(Place(topic, 0))
-        state = self._groups.setdefault(group, _Group())
-        member = _GroupReader(self, state, topics, committed)
-        state.members.append(member)
-        self._rebalance(state)
+        member = self.join(group, topics, committed=committed)
         try:
             yield member
         finally:
-            state.members.remove(member)
+            self.leave(member)
+
+    def join(self, group: str, topics: Sequence[str], *, committed: bool = False) -> MemoryMember:
+        """As `group_reader`, for those who end the membership themselves."""
+        for topic in topics:
+            self.log(Place(topic, 0))
+        state = self._groups.setdefault(group, _Group())
+        member = MemoryMember(self, state, topics, committed)
+        state.members.append(member)
+        self._rebalance(state)
+        return member
+
+    def leave(self, member: MemoryMember) -> None:
+        """End a membership, as the group does with a member that it hears nothing of. Again is harmless."""
+        if member in member.group.members:
+            member.group.members.remove(member)
             member.held.clear()
-            self._rebalance(state)
+            self._rebalance(member.group)
 
     @asynccontextmanager
     async def producer(self, *, linger_ms: int = 0, compress: bool = False) -> AsyncIterator[_Producer]:
@@ -249,14 +268,19 @@ class MemoryBroker(Broker):
     @asynccontextmanager
     async def transaction(self, transactional_id: str) -> AsyncIterator[MemoryTransaction]:
         """Begin; this aborts and fences the older one of the id."""
-        if transactional_id in self._transactions:
-            self._transactions[transactional_id].abort_if_open()
-        transaction = self._transactions[transactional_id] = MemoryTransaction(self, transactional_id)
+        transaction = self.begin(transactional_id)
         try:
             await anyio.lowlevel.checkpoint()
             yield transaction
         finally:
             transaction.abort_if_open()
+
+    def begin(self, transactional_id: str) -> MemoryTransaction:
+        """As `transaction`, for those who end it themselves."""
+        if transactional_id in self._transactions:
+            self._transactions[transactional_id].abort_if_open()
+        transaction = self._transactions[transactional_id] = MemoryTransaction(self, transactional_id)
+        return transaction
 
     async def partitions(self, topic: str) -> int:
         """How many partitions; 0 for an unknown topic."""

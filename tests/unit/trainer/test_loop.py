@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from schemas.deadletter import DeadLetter
-from schemas.errors import Superseded
+from schemas.errors import LogError, Superseded
 from schemas.record import Record
 from schemas.topics import DEADLETTER, TRAINING, Topic
 from schemas.training import Consumed, Drops, Place, Plan, Row, Step, WeightVersion
@@ -178,3 +178,22 @@ async def test_a_step_that_stands_in_the_log_ends_the_count() -> None:
 async def everything(log: Log, topic: Topic) -> list[Entry[Record]]:
     async with log.follow_all(topic) as reader:
         return await reader.read_to_end([0])
+
+
+class AheadFeed(ScriptedFeed):
+    """Holds tokens of a version that this trainer has not made."""
+
+    async def next(self, version: int) -> Batch | Drops:
+        raise LogError("tokens of version 7")
+
+
+@pytest.mark.parametrize(("other_wrote", "error"), [(True, Superseded), (False, LogError)])
+async def test_tokens_of_an_unknown_version_are_a_successors_work_or_an_error(other_wrote: bool, error: type[Exception]) -> None:
+    log = await open_log()
+    async with open_cas(log, TRAINING) as zombie:
+        if other_wrote:
+            async with open_cas(log, TRAINING) as successor:
+                await successor.write([(PARTITION, Drops(consumed=Consumed()))])
+        loop = Loop(AheadFeed(deque()), SlowTrainee(Disk()), Bench(), zombie, Watch(), Standing(version=0), recovery_s=1e9)
+        with pytest.raises(error):
+            await loop.run(1)
