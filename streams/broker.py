@@ -217,6 +217,10 @@ class Broker(Protocol):
         """The offset after the last readable record of each partition."""
         ...
 
+    async def offsets_at(self, places: Sequence[Place], timestamp_ms: int) -> dict[Place, int]:
+        """The first offset left in each partition whose message was stamped at `timestamp_ms` or later; where there is none, its end."""
+        ...
+
     async def commit(self, group: str, offsets: Mapping[Place, tuple[int, str]]) -> None:
         """Commit offsets with metadata under a group without members (how Positions are kept, R5)."""
         ...

@@ -13,8 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import anyio
+
 from schemas.identity import START, Position
 from schemas.topics import SESSIONS
+from streams.broker import Place
 from streams.log import Log
 from workers.ledger import Ledger
 from workers.snapshot import Snapshot
@@ -57,15 +60,13 @@ def shorten(start: Start, snapshot: Snapshot, end: int) -> Start:
     return Start(snapshot.position, None, snapshot) if saves else start
 
 
-async def shortened(log: Log, starts: Mapping[int, Start], store: SnapshotStore) -> dict[int, Start]:
-    """These starts, with the snapshots of `store` where they save reading."""
-    found = await store.find(partition for partition, start in starts.items() if start.floor is None)
-    if not found:
-        return dict(starts)
-    places = {partition: log.place(SESSIONS, partition) for partition in found}
-    ends = await log.broker.ends(list(places.values()))
+async def shortened(log: Log, starts: Mapping[int, Start], snapshots: Mapping[int, Snapshot]) -> dict[int, Start]:
+    """These starts, with the snapshots (by partition) that save reading."""
+    useful = [partition for partition, start in starts.items() if start.floor is None and partition in snapshots]
+    places = {partition: log.place(SESSIONS, partition) for partition in useful}
+    ends = await log.broker.ends(list(places.values())) if places else {}
     return {
-        partition: shorten(start, found[partition], ends[places[partition]]) if partition in found else start
+        partition: shorten(start, snapshots[partition], ends[places[partition]]) if partition in places else start
         for partition, start in starts.items()
     }
 
@@ -74,11 +75,30 @@ async def find_starts(
     log: Log, partitions: Iterable[int], newest_grants: Mapping[int, int], *, groups: Sequence[str] = (ROLLOUT_GROUP,),
     store: SnapshotStore | None = None,
 ) -> dict[int, Start]:
-    """Where to start in each partition. `newest_grants`: partition → offset of its newest Grant (absent: −1)."""
+    """Where to start in each partition. `newest_grants`: partition → offset of its newest Grant (absent: −1).
+
+    Positions and snapshots are asked for at the same time: a takeover waits for the slower answer alone.
+    """
     places = {partition: log.place(SESSIONS, partition) for partition in partitions}
+    if store is None:
+        return await _by_position(log, places, newest_grants, groups)
+    snapshots: dict[int, Snapshot] = {}
+
+    async def look() -> None:
+        snapshots.update(await store.find(places))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(look)
+        starts = await _by_position(log, places, newest_grants, groups)
+    return await shortened(log, starts, snapshots)
+
+
+async def _by_position(
+    log: Log, places: Mapping[int, Place], newest_grants: Mapping[int, int], groups: Sequence[str]
+) -> dict[int, Start]:
     firsts = await log.broker.starts(list(places.values()))
     found = [await log.broker.committed(log.group(group), list(places.values())) for group in groups]
-    starts = {
+    return {
         partition: choose(
             firsts[place],
             [Position.parse(*offsets[place]) if place in offsets else None for offsets in found],
@@ -86,7 +106,6 @@ async def find_starts(
         )
         for partition, place in places.items()
     }
-    return starts if store is None else await shortened(log, starts, store)
 
 
 async def commit_positions(log: Log, positions: Mapping[int, Position], group: str = ROLLOUT_GROUP) -> None:

@@ -6,13 +6,14 @@ Invariant: it only reads. Figures are what the log says, never what a process sa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 import anyio
 
 from infra.cli.fleet import Fleet
-from infra.cli.peek import open_fleet, read_from, read_last
+from infra.cli.margins import gather_margins
+from infra.cli.peek import now_ms, open_fleet, read_from, read_last
 from infra.cli.redrive import read_letters
 from schemas.record import Record
 from schemas.task import Task
@@ -20,6 +21,7 @@ from schemas.topics import DEADLETTER, SESSIONS, TASKS, TRAINING, TRAJECTORIES, 
 from schemas.training import Consumed, Drops, Run, Step, WeightVersion
 from streams.broker import Place
 from streams.log import Log
+from workers.retention import Margin
 
 GROUPS: Mapping[str, Topic] = {"assembler": SESSIONS, "reward": TRAJECTORIES, "agents": TASKS}
 """Consumer groups, by the role that they belong to, and what each reads."""
@@ -48,13 +50,17 @@ class Lag(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """The trainer's last words. `in_flight` are training groups given out and not decided; `version` −1: none was published."""
+    """The trainer's last words. `in_flight` are training groups given out and not decided; `version` −1: none was published.
+
+    `consumed`: how far it has read; None before its first Step or Drops record.
+    """
 
     run: str
     step: int
     version: int
     in_flight: int
     reward: float | None
+    consumed: Consumed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,8 @@ class Overview:
     lags: list[Lag]
     dead_letters: int
     """Open ones: neither re-driven nor discarded."""
+    margins: list[Margin] = field(default_factory=list)
+    """Readers that retention comes near to."""
 
 
 async def gather(log: Log) -> Overview:
@@ -83,7 +91,8 @@ async def gather(log: Log) -> Overview:
         for role, topic in GROUPS.items():
             tasks.start_soon(look, role, topic)
         training, letters = await last_training(log), await _dead_letters(log)
-    return Overview(reader.fleet, training, [found[role] for role in GROUPS], letters)
+        margins = await gather_margins(log, training.consumed, now_ms())
+    return Overview(reader.fleet, training, [found[role] for role in GROUPS], letters, margins)
 
 
 async def lag(log: Log, role: str, topic: Topic) -> Lag:
@@ -108,6 +117,7 @@ async def last_training(log: Log) -> Training:
         version=version.version if version else -1,
         in_flight=await _in_flight(log, decided[-1] if decided else Consumed()),
         reward=step.metrics.get("reward_mean") if step else None,
+        consumed=decided[-1] if decided else None,
     )
 
 

@@ -58,6 +58,7 @@ def described(overview: Overview) -> dict[str, Any]:
         "owners": list(_owners(fleet)),
         "training": {name: getattr(training, name) for name in ("run", "step", "version", "in_flight", "reward")},
         "lag": [{**each._asdict(), "behind": each.behind} for each in overview.lags],
+        "retention": [{**each._asdict(), "line": each.line()} for each in overview.margins],
         "dead_letters": overview.dead_letters,
     }
 
@@ -78,6 +79,7 @@ def lines(said: dict[str, Any]) -> Iterator[str]:
     run = f"run {training['run']}: " if training["run"] else ""
     yield f"training     {run}step {training['step']}, version {training['version']}, {training['in_flight']} groups in flight{reward}"
     yield from (f"lag          {each['role']}: {each['behind']} behind {each['end']} in {each['topic']}" for each in said["lag"])
+    yield from (f"retention    {each['line']}" for each in said["retention"])
     yield f"dead letters {said['dead_letters']}" + (": `seamlessflow deadletter list`" if said["dead_letters"] else "")
 
 
@@ -114,6 +116,7 @@ def _node(fleet: Fleet, name: str) -> dict[str, Any]:
     return {
         "node": name, "life": fleet.life(name, now_ms()), "state": status.state, "tags": status.tags, "version": status.version,
         "partitions": status.partitions, "running": status.running, "waiting": status.waiting, "tokens": status.tokens,
+        "own_s": status.own_s, "first_token_s": status.first_token_s,
         "incarnation": status.incarnation, "detail": status.detail, "last_status_ms": at_ms, "age_s": round((now_ms() - at_ms) / 1000, 1),
     }  # fmt: skip
 
@@ -142,6 +145,8 @@ def _node_line(node: dict[str, Any]) -> str:
     states = node["life"] if node["life"] == node["state"] else f"{node['life']}, {node['state']}"
     head = f"{node['node']}: {states}, version {node['version']}"
     work = f", partitions {ranges(node['partitions']) or 'none'}, {node['running']} running, {node['waiting']} waiting"
+    work += f", took them in {node['own_s']:.1f} s" if node["own_s"] else ""
+    work += f" and {node['first_token_s']:.1f} s to the first token" if node["first_token_s"] else ""
     detail = f", {node['detail']}" if node["detail"] else ""
     return f"{head}{work if 'rollout' in node['tags'] else ''}{detail}; heard {node['age_s']} s ago, incarnation {node['incarnation']}"
 

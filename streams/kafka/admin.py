@@ -70,6 +70,12 @@ class Admin:
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         return await self._offsets(places, OffsetSpec.latest(), isolation)
 
+    async def offsets_at(self, places: Sequence[Place], timestamp_ms: int) -> dict[Place, int]:
+        """See `streams.broker.Broker.offsets_at`. Kafka says −1 where there is none."""
+        ends = await self.ends(places, committed=False)
+        found = await self._offsets(places, OffsetSpec.for_timestamp(timestamp_ms), IsolationLevel.READ_UNCOMMITTED)
+        return {place: offset if offset >= 0 else ends[place] for place, offset in found.items()}
+
     async def create_topics(self, specs: Sequence[TopicSpec]) -> None:
         """See `streams.broker.Broker.create_topics`. Returns once all partitions can be asked for their ends."""
         if not specs:

@@ -56,6 +56,10 @@ class KafkaBroker(Broker):
         """The offset after the last readable record of each partition."""
         return await self._admin.ends(places, committed=committed)
 
+    async def offsets_at(self, places: Sequence[Place], timestamp_ms: int) -> dict[Place, int]:
+        """The first offset stamped then or later, else the end."""
+        return await self._admin.offsets_at(places, timestamp_ms)
+
     async def commit(self, group: str, offsets: Mapping[Place, tuple[int, str]]) -> None:
         """Commit for a group without members."""
         await commit_offsets(self._connection, group, offsets)

@@ -297,6 +297,11 @@ class MemoryBroker(Broker):
         await anyio.lowlevel.checkpoint()
         return {place: self.log(place).end(committed) for place in places}
 
+    async def offsets_at(self, places: Sequence[Place], timestamp_ms: int) -> dict[Place, int]:
+        """The first offset stamped then or later, else the end."""
+        await anyio.lowlevel.checkpoint()
+        return {place: self.log(place).offset_at(timestamp_ms) for place in places}
+
     async def commit(self, group: str, offsets: Mapping[Place, tuple[int, str]]) -> None:
         """Commit for a group without members."""
         await anyio.lowlevel.checkpoint()

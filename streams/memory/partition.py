@@ -46,6 +46,12 @@ class Log:
         last = self.start + len(self.entries)
         return min(self.open_since.values(), default=last) if committed else last
 
+    def offset_at(self, timestamp_ms: int) -> int:
+        """The first offset of a message that was stamped then or later, else the next offset."""
+        stamped = (entry.message for entry in self.entries if entry.message is not None and entry.message.timestamp_ms >= timestamp_ms)
+        found = next(stamped, None)
+        return self.end(committed=False) if found is None else found.offset
+
     def append(self, sent: Outgoing, timestamp_ms: int, write: Write | None = None) -> int:
         """Put a message at the end; answers its offset."""
         offset = self.end(committed=False)

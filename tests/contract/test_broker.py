@@ -486,6 +486,14 @@ class TopicContract:
         assert (await broker.partitions(place.topic), await broker.partitions(f"{namespace}other")) == (1, 2)
         assert await broker.ends([place]) == {place: 1}
 
+    async def test_offsets_are_found_by_the_time_of_their_messages(self, broker: Broker, namespace: str) -> None:
+        place, empty = await new_topic(broker, namespace, partitions=2)
+        await write(broker, place, b"a", b"b", b"c")
+        async with broker.reader({place: 0}) as reader:
+            first = (await read_count(reader, 3))[0]
+        assert await broker.offsets_at([place, empty], first.timestamp_ms) == {place: 0, empty: 0}
+        assert await broker.offsets_at([place, empty], first.timestamp_ms + 3_600_000) == {place: 3, empty: 0}
+
     async def test_ends_of_unknown_partitions_are_an_error(self, broker: Broker, namespace: str) -> None:
         (place,) = await new_topic(broker, namespace)
         with pytest.raises(TopicMismatch):

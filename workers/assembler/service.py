@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -16,6 +17,7 @@ import anyio
 import structlog
 from anyio.abc import TaskStatus
 
+from schemas.errors import BrokerUnavailable
 from schemas.grant import Grant
 from schemas.identity import START, Position
 from schemas.record import Record
@@ -33,6 +35,7 @@ from workers.assembler.settings import AssemblerSettings
 from workers.assembler.trajectory import empty_trajectory_of, trajectory_of
 from workers.ledger import SessionState
 from workers.positions import ROLLOUT_GROUP, Start, choose, shortened
+from workers.retention import find_margins
 from workers.snapshot_store import SnapshotKeeper, SnapshotStore
 
 GROUP = "assembler"
@@ -79,10 +82,11 @@ class Assembler:
     _held: dict[int, HeldPartition] = field(default_factory=dict)
     _looked_at_s: float = 0.0
     _committed_all_at_s: float = 0.0
+    _warned_at_s: float = 0.0
 
     async def run(self) -> None:
         """Fold, write, commit; one task does all of it."""
-        self._committed_all_at_s = anyio.current_time()
+        self._committed_all_at_s = self._warned_at_s = anyio.current_time()
         while True:
             if self.member.generation() != self._generation:
                 await self._begin_assignment()
@@ -120,7 +124,8 @@ class Assembler:
         """New folds for the partitions held now; once more if they changed meanwhile."""
         starts: dict[int, Start] = {}
         while self._generation != (generation := self.member.generation()):
-            starts = await shortened(self.log, await find_starts(self.log, self.member.partitions()), self.store)
+            partitions = self.member.partitions()
+            starts = await shortened(self.log, await find_starts(self.log, partitions), await self.store.find(partitions))
             self._held = {partition: self._begin(partition, start) for partition, start in starts.items()}
             self._generation = generation
         by_snapshot = sorted(partition for partition, start in starts.items() if start.snapshot is not None)
@@ -169,6 +174,9 @@ class Assembler:
                 await self.writer.send(SESSIONS, partition, close)
         await self.commit()
         await self._keep_snapshots()
+        if now_s - self._warned_at_s >= self.settings.look_s:
+            self._warned_at_s = now_s
+            await warn_of_retention(self.log, self._held)
         waiting = [partition for partition, held in self._held.items() if held.ledger.floor is not None]
         if waiting and any(start.floor is None for start in (await find_starts(self.log, waiting)).values()):
             self._generation = NO_GENERATION
@@ -188,6 +196,22 @@ class Assembler:
             if snapshot is not None:
                 self.keeper.take(snapshot, self._held[partition].backlog)
                 return
+
+
+async def warn_of_retention(log: Log, partitions: Iterable[int]) -> None:
+    """A line for each Position of these partitions, this group's and the owners', that retention comes near to."""
+    places = [log.place(SESSIONS, partition) for partition in partitions]
+    try:
+        readers = {
+            group: {place.partition: offset for place, (offset, _) in (await log.broker.committed(log.group(group), places)).items()}
+            for group in (GROUP, ROLLOUT_GROUP)
+        }
+        margins = await find_margins(log, SESSIONS, readers, time.time_ns() // 1_000_000)
+    except BrokerUnavailable as error:
+        logger.warning("how near retention is could not be asked", error=str(error))
+        return
+    for each in margins:
+        logger.warning("retention comes near", warning=each.line(), partition=each.partition, left=each.left)
 
 
 async def find_starts(log: Log, partitions: Iterable[int]) -> dict[int, Start]:

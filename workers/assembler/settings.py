@@ -17,5 +17,6 @@ class AssemblerSettings(BaseModel):
     max_age_s: float = Field(HALF_A_WEEK_S, gt=0, description="An older session is closed, whatever it does: half of the audit retention.")
     commit_s: float = Field(1.0, gt=0, description="Between two commits of Positions, and two looks for idle sessions.")
     recommit_s: float = Field(DAY_S, gt=0, description="Positions that did not move are committed again: Kafka lets old commits expire.")
+    look_s: float = Field(600.0, gt=0, description="Between two looks whether retention comes near to a Position.")
     snapshots: str = Field("runs/default/snapshots", description="Folder or URL (fsspec) that all roles share; empty: no snapshots.")
     snapshot_bytes: int = Field(4 << 20, ge=1, description="A snapshot is kept where it saves a new assembler so many bytes of reading.")
