@@ -167,7 +167,7 @@ class Assembler:
             return empty_trajectory_of(session)
 
     async def _look_after(self) -> None:
-        """Close what is idle or too old, commit, and see whether a partition without a Position has one by now."""
+        """Close what is idle or too old, commit, and see to what comes now and then."""
         self._looked_at_s = now_s = anyio.current_time()
         for partition, held in self._held.items():
             for close in held.due(now_s):
@@ -177,10 +177,17 @@ class Assembler:
         if now_s - self._warned_at_s >= self.settings.look_s:
             self._warned_at_s = now_s
             await warn_of_retention(self.log, self._held)
-        waiting = [partition for partition, held in self._held.items() if held.ledger.floor is not None]
-        if waiting and any(start.floor is None for start in (await find_starts(self.log, waiting)).values()):
-            self._generation = NO_GENERATION
+        await self._begin_late()
 
+    async def _begin_late(self) -> None:
+        """Begin partitions that had no Position where one stands by now: a living owner that lost none writes no reset.
+
+        Only behind what was read: before a Position that an owner took after its reset, sessions of that reset have ended.
+        """
+        waiting = [partition for partition, held in self._held.items() if held.ledger.floor is not None]
+        for partition, start in (await find_starts(self.log, waiting)).items():
+            if start.floor is None and start.position.offset <= self._held[partition].ledger.next:
+                self._held[partition] = self._begin(partition, start)
 
     async def _keep_snapshots(self) -> None:
         """Hand over the fold of a partition that a new assembler would read for long; one at a time."""

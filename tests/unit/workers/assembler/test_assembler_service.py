@@ -244,6 +244,43 @@ async def test_where_every_position_is_gone_nothing_counts_before_the_owners_res
         await until_kept(log, 0, Position(11, 2))
 
 
+async def test_a_position_that_an_owner_took_after_its_reset_does_not_pass_the_sessions_of_that_reset(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = await memory_log(partitions=1)
+    broker, read, looks = log.broker, Member.read, [0]
+    assert isinstance(broker, MemoryBroker)
+    for _ in range(3):
+        append(log, GRANTS, 0, Grant(partition=0, node="n", incarnation="i"))
+    write(log, 0, claim(1), open_(), close(1))
+    broker.truncate(log.place(SESSIONS, 0), 3)
+
+    async def read_late(self: Member, *, timeout_s: float, limit: int = 1000) -> Sequence[Any]:
+        looks[0] += 1
+        await anyio.sleep(0.005)
+        return [] if looks[0] < 20 else await read(self, timeout_s=timeout_s, limit=limit)
+
+    monkeypatch.setattr(Member, "read", read_late)
+    async with running(role(QUICK), log):
+        await until(lambda: looks[0], "its first read")
+        write(log, 0, claim(2, reset=True), open_(), close(4))
+        await broker.commit(log.group("rollout"), {log.place(SESSIONS, 0): (6, Position(6, 2).metadata())})
+        await until(lambda: closes(log, 0) == [5], "the session that ended before the owner's Position")
+
+
+async def test_without_a_reset_it_begins_at_a_position_that_comes_late() -> None:
+    log = await memory_log(partitions=1)
+    broker = log.broker
+    assert isinstance(broker, MemoryBroker)
+    append(log, GRANTS, 0, Grant(partition=0, node="n", incarnation="i"))
+    write(log, 0, claim(0), open_(), open_())
+    broker.truncate(log.place(SESSIONS, 0), 1)
+    async with running(role(QUICK), log):
+        await broker.commit(log.group("rollout"), {log.place(SESSIONS, 0): (1, Position(1, 0).metadata())})
+        write(log, 0, close(2))
+        await until(lambda: closes(log, 0) == [3], "what the late Position reaches")
+
+
 async def test_records_that_retention_takes_before_they_are_read_are_noticed() -> None:
     log = await memory_log(partitions=1)
     broker = log.broker
