@@ -47,7 +47,8 @@ FEED = {"groups_per_step": 1, "rules": {"count": 1.0}}
 
 def roles(folder: Path) -> dict[str, Role]:
     """Everything but source and agents."""
-    model, nothing = {"model_dir": folder}, {"snapshots": ""}
+    model: dict[str, Any] = {"model_dir": folder}
+    nothing: dict[str, Any] = {"snapshots": ""}
     paced: dict[str, Any] = {"engine": "paced", "paced_tokens_per_s": 1000, "flush_s": 0.05, "report_s": 0.2}
     trained = TrainerSettings.model_validate({"steps": 1, "recovery_s": 1e9, "feed": FEED})
     return {
