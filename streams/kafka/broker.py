@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from streams.broker import Broker, GroupReader, Place, Producer, Reader, TopicSpec, Transaction
 from streams.kafka.admin import Admin
 from streams.kafka.client import Connection, limit_client_logs
+from streams.kafka.connection import guard_connections
 from streams.kafka.group import open_group_reader
 from streams.kafka.offsets import commit_offsets, committed_offsets
 from streams.kafka.producer import open_producer
@@ -23,6 +24,7 @@ class KafkaBroker(Broker):
 
     def __init__(self, bootstrap: str, *, client_id: str, deadline_s: float = 30.0) -> None:
         limit_client_logs()
+        guard_connections()
         self._connection = Connection(bootstrap, client_id, deadline_s)
         self._admin = Admin(self._connection)
 
