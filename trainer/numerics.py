@@ -1,6 +1,6 @@
 """The numerics key: all that decides the last bits of training, besides what the log holds (R7).
 
-Equal keys promise equal weights; under another key `audit replay` reports the largest difference instead.
+Equal keys promise equal weights; under another key `audit recompute` reports the largest difference instead.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""R8 and digests: every announced version's files exist, whole, and hold the tensors that the log names; those of versions that the log
-says may be gone hold them, or are gone.
+"""R8 and digests: every announced version's files exist, whole, and hold the tensors that the log names.
+
+Files that the log lets go of (`files_from`) may be missing; those of version 0 may not.
 
 `weights_sha256` is recomputed from the safetensors bytes without torch: for each tensor in the order of names, the line `name dtype
 shape` (dtype as `float32`, shape as `128x64`, empty for a scalar), then its bytes.
