@@ -2,7 +2,8 @@
 
 Tasks are executed at least once: what was not committed when a process died runs again, and R6 removes doubles. Whatever an agent raises
 is its own: its session is closed as `failed`, and another try gets a new session with the next attempt number. Invariant: a task is
-committed only after its last try ended, or when the trainer has decided its group.
+committed only after its last try ended, or when the trainer has decided its group. One that is given up is buried: after its last try, or
+when it ended counted processes (`workers.trials`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import openai
 import structlog
 from anyio.abc import TaskStatus
 
+from schemas.record import Record
 from schemas.task import Task
 from schemas.topics import TASKS, TRAINING
 from streams.log import Log
@@ -51,7 +53,7 @@ def role(settings: AgentsSettings) -> Role:
                     await runner.take_tasks()
                 finally:
                     with anyio.move_on_after(LEAVE_S, shield=True):
-                        await runner.keep()
+                        await runner.leave()
 
     return run
 
@@ -101,6 +103,11 @@ class Runner:
         if self.settings.report_file is not None:
             self.tally.write(self.settings.report_file)
 
+    async def leave(self) -> None:
+        """As `keep`, at a clean end."""
+        await self.keep()
+        await self.intake.leave()
+
     async def _read(self, slots: anyio.Semaphore) -> list[Item]:
         """As many tasks as there are free slots; none after a moment."""
         with anyio.move_on_after(POLL_S):
@@ -109,45 +116,60 @@ class Runner:
         return await self.intake.read(timeout_s=POLL_S, limit=slots.value) if slots.value else []
 
     async def _run_task(self, item: Item, slots: anyio.Semaphore) -> None:
-        task = item.entry.record
-        assert isinstance(task, Task)
         try:
-            for attempt in range(self.settings.attempts):
-                if self.decided.covers(task) or await self._try(task, attempt):
-                    break
-                await anyio.sleep(self.settings.retry_s)
-            else:
-                self.tally.lost += 1
-                logger.error("every try at a task failed", group=task.group, member=task.member)
+            why = "the agent ended every process that ran it" if item.is_poison else await self._try_all(item.entry.record)
+            if why:
+                await self._give_up(item, why)
             item.done()
         finally:
             slots.release()
 
-    async def _try(self, task: Task, attempt: int) -> bool:
-        """One session; True when the agent came to its end and the session is closed."""
+    async def _try_all(self, task: Record) -> str:
+        """Answers why every try failed; nothing when one succeeded, or none was needed."""
+        assert isinstance(task, Task)
+        why = ""
+        for attempt in range(self.settings.attempts):
+            if self.decided.covers(task) or not (why := await self._try(task, attempt)):
+                return ""
+            await anyio.sleep(self.settings.retry_s)
+        return f"{self.settings.attempts} tries failed, the last one by {why}"
+
+    async def _give_up(self, item: Item, why: str) -> None:
+        """Nobody tries this task again: its group ends without it."""
+        self.tally.lost += 1
+        logger.error("a task is given up", partition=item.entry.partition, offset=item.entry.offset, why=why)
+        await self.intake.member.log.bury_record(TASKS, item.entry, f"poison: {why}")
+
+    async def _try(self, task: Task, attempt: int) -> str:
+        """One session; answers why it failed, or nothing when the agent came to its end and the session is closed."""
         try:
             session = await self.gateway.open_session(task, attempt)
         except (AgentSawError, aiohttp.ClientError, TimeoutError) as error:
             self.tally.count_error(error)
-            return False
-        outcome = await self._play(task, session)
+            return _said(error)
+        outcome, why = await self._play(task, session)
         try:
-            await self.gateway.close_session(session.id, outcome or Outcome("failed"))
+            await self.gateway.close_session(session.id, outcome)
         except (AgentSawError, aiohttp.ClientError, TimeoutError) as error:
             self.tally.count_error(error)  # the assembler closes it when it is idle
         self.tally.episodes += 1
-        return outcome is not None
+        return why
 
-    async def _play(self, task: Task, session: OpenedSession) -> Outcome | None:
+    async def _play(self, task: Task, session: OpenedSession) -> tuple[Outcome, str]:
+        """The outcome, and why the agent failed, if it did."""
         episode = Episode(task, session.base_url, self.http, self.openai)
         try:
             with anyio.fail_after(self.settings.episode_s):
-                return await self._agent(task)(episode)
+                return await self._agent(task)(episode), ""
         except Exception as error:  # foreign code: whatever it raises ends its own episode and nothing else
             self.tally.count_error(error)
-            logger.warning("an agent failed", group=task.group, member=task.member, error=f"{type(error).__name__}: {error}")
-            return None
+            logger.warning("an agent failed", group=task.group, member=task.member, error=_said(error))
+            return Outcome("failed"), _said(error)
 
     def _agent(self, task: Task) -> Agent:
         """By task number, so that a task that runs again gets the same agent."""
         return self.agents[random.Random(task.number).random() < self.settings.second_share if self.settings.second_agent else 0]
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -19,7 +19,7 @@ from schemas.score import Score
 from schemas.trajectory import Node, NodeEnd, Trajectory
 from workers.plugin import load_plugin
 
-__all__ = ["RewardRule", "Turn", "Verdict", "failure", "load_rule", "score_of", "turns"]
+__all__ = ["Killed", "RewardRule", "Turn", "Verdict", "failure", "load_rule", "score_of", "turns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,10 @@ class Verdict:
         wrong = {name: value for name, value in {"value": self.value, **self.components}.items() if not math.isfinite(value)}
         if wrong:
             raise ValueError(f"not finite: {wrong}")
+
+
+class Killed(Exception):
+    """A rule that gives no verdict because it takes its process along."""
 
 
 class RewardRule(Protocol):

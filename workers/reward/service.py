@@ -2,7 +2,7 @@
 
 Invariants:
 - every trajectory gets a Score: a rule that raises, or is slow and has no verdict after `verdict_s`, makes a failed one with the reason,
-  and the service goes on;
+  and the service goes on; so does, after counted deaths, one that ends its process, or a fast one that never returns (`workers.trials`);
 - the committed offset never passes a trajectory whose Score is not acknowledged; a second Score after a restart is ignored by readers;
 - no more than `concurrency` slow verdicts are sought at once; fast ones cost no task.
 """
@@ -27,7 +27,8 @@ from streams.log import Log, RecordWriter
 from streams.service import Role, Watch
 from streams.writer import Receipt, WriterOptions
 from workers.intake import Intake, Item
-from workers.reward.rule import RewardRule, Verdict, failure, is_slow, load_rule, score_of
+from workers.reward.guard import Guard
+from workers.reward.rule import Killed, RewardRule, Verdict, failure, is_slow, load_rule, score_of
 from workers.reward.settings import RewardSettings
 
 GROUP = "reward"
@@ -43,16 +44,19 @@ def role(settings: RewardSettings) -> Role:
 
     async def run(log: Log, watch: Watch, *, task_status: TaskStatus[None]) -> None:
         rule, chat = load_rule(settings.rule), load_chat(settings.model_dir)
+        guard = Guard(settings.verdict_s)
         async with log.writer(WRITER) as writer, log.join(TRAJECTORIES, GROUP) as member, anyio.create_task_group() as tasks:
-            scorer = Scorer(settings, rule, chat, writer, Intake(member), tasks)
+            scorer = Scorer(settings, rule, chat, writer, Intake(member), tasks, guard)
             task_status.started()
             logger.info("scoring", rule=rule.name, version=rule.version)
             try:
-                await scorer.run()
+                with guard.awake():
+                    await scorer.run()
             finally:
                 with anyio.move_on_after(LEAVE_S, shield=True):
                     await writer.flush()
                     await scorer.commit()
+                    await scorer.intake.leave()
 
     return run
 
@@ -72,6 +76,7 @@ class Scorer:
     writer: RecordWriter
     intake: Intake
     tasks: TaskGroup
+    guard: Guard
     _sent: deque[_Sent] = field(default_factory=deque)
     _committed_at_s: float = 0.0
 
@@ -125,14 +130,23 @@ class Scorer:
     async def _judge(self, item: Item) -> Score:
         trajectory, offset = item.entry.record, item.entry.offset
         assert isinstance(trajectory, Trajectory)
+        if item.is_poison:
+            return await self._give_up(item, trajectory)
         try:
             return score_of(self.rule, offset, trajectory, await self._verdict(trajectory))
         except Exception as error:  # foreign code: whatever it raises is about this trajectory, and must not end the role
             logger.warning("the rule failed", rule=self.rule.name, session=trajectory.session, error=repr(error))
             return failure(self.rule, offset, trajectory, error)
 
+    async def _give_up(self, item: Item, trajectory: Trajectory) -> Score:
+        killed = Killed("the rule ended every process that scored this trajectory")
+        logger.error("a trajectory kills its rule", rule=self.rule.name, session=trajectory.session)
+        await self.writer.log.bury_record(TRAJECTORIES, item.entry, f"poison: {killed}")
+        return failure(self.rule, item.entry.offset, trajectory, killed)
+
     async def _verdict(self, trajectory: Trajectory) -> Verdict:
-        found = self.rule.score(trajectory, self.chat)
+        with self.guard.over(f"rule {self.rule.name} on session {trajectory.session}"):
+            found = self.rule.score(trajectory, self.chat)
         if not inspect.isawaitable(found):
             return found
         with anyio.move_on_after(self.settings.verdict_s) as limit:

@@ -15,5 +15,5 @@ class RewardSettings(BaseModel):
     rule: str = Field("infra.demo.plugins:NextLetterRule", description="The reward rule, as module:attribute.")
     model_dir: Path = Field(Path("runs/default/model"), description="Model folder: its tokenizer turns tokens into text for the rule.")
     concurrency: int = Field(64, ge=1, description="Verdicts sought at once, where the rule is a coroutine function.")
-    verdict_s: float = Field(300.0, gt=0, description="How long such a verdict may take; after it the Score is a failed one.")
+    verdict_s: float = Field(300.0, gt=0, description="How long a verdict may take; after it the Score is a failed one.")
     commit_s: float = Field(1.0, gt=0, description="Between two commits of what is done.")

@@ -11,6 +11,7 @@ from schemas.topics import TASKS
 from streams.log import Log, Member
 from tests.unit.workers.running import append, memory_log
 from workers.intake import Intake, LowWatermark
+from workers.trials import FATAL, LEFT, SUSPECT, Trial, metadata_of, trials_of
 
 pytestmark = pytest.mark.anyio
 
@@ -19,10 +20,9 @@ def task(number: int) -> Task:
     return Task(number=number, group=number, member=0, members=1)
 
 
-async def committed(log: Log, partition: int = 0) -> int | None:
+async def committed(log: Log, partition: int = 0) -> int:
     place = log.place(TASKS, partition)
-    found = await log.broker.committed(log.group("g"), [place])
-    return found[place][0] if place in found else None
+    return (await log.broker.committed(log.group("g"), [place])).get(place, (0, ""))[0]
 
 
 def test_the_watermark_is_the_lowest_that_is_not_done() -> None:
@@ -65,7 +65,7 @@ async def test_only_what_is_done_is_committed() -> None:
         first, second, third = await intake.read(timeout_s=5)
         second.done()
         await intake.commit()
-        assert await committed(log) is None
+        assert await committed(log) == 0
         first.done()
         await intake.commit()
         assert await committed(log) == 2
@@ -90,7 +90,7 @@ async def test_work_of_an_older_assignment_moves_no_watermark_of_a_newer_one() -
         for item in old:
             item.done()
         await intake.commit()
-        assert await committed(log) is None
+        assert await committed(log) == 0
         again[0].done()
         await intake.commit()
         assert await committed(log) == 1
@@ -127,5 +127,77 @@ async def test_a_refused_commit_hands_everything_out_anew() -> None:
             item.done()
         async with log.join(TASKS, "g"):
             await intake.commit()
-            assert (await committed(log, 0), await committed(log, 1)) == (None, None)
+            assert (await committed(log, 0), await committed(log, 1)) == (0, 0)
         assert {item.entry.partition for item in await intake.read(timeout_s=5)} == {0, 1}
+
+
+def test_trials_survive_as_text_and_foreign_text_is_none() -> None:
+    trials = {12: Trial(2, 1), 7: Trial(1, 0)}
+    assert metadata_of(trials) == "7:1:0,12:2:1"
+    assert trials_of(metadata_of(trials)) == trials
+    assert [trials_of(text) for text in ("", LEFT, "epoch=4;", "1:2", "a:b:c")] == [{}] * 5
+
+
+async def deaths_until_poison(log: Log, killer: int) -> tuple[int, list[int]]:
+    """Processes that read, work on everything at once, and die of the record at offset `killer`; what the last one was handed as poison."""
+    for deaths in range(10):
+        async with log.join(TASKS, "g") as member:
+            intake, is_alive = Intake(member), True
+            while is_alive:
+                items = await intake.read(timeout_s=0.5)
+                poison = [item.entry.offset for item in items if item.is_poison]
+                if poison:
+                    items[0].done()
+                    await intake.leave()
+                    return deaths, poison
+                is_alive = all(item.entry.offset != killer for item in items)
+                for item in items if is_alive else ():
+                    item.done()
+                await intake.commit()
+    raise AssertionError("never poison")
+
+
+@pytest.mark.parametrize("killer", [0, 2, 4])
+async def test_a_record_that_kills_its_readers_is_poison_after_counted_deaths_and_the_others_are_done(killer: int) -> None:
+    log = await memory_log(partitions=1)
+    for number in range(5):
+        append(log, TASKS, 0, task(number))
+    deaths, poison = await deaths_until_poison(log, killer)
+    assert (deaths, poison) == (1 + SUSPECT + FATAL, [killer])
+    async with log.join(TASKS, "g") as member:
+        rest = await Intake(member).read(timeout_s=0.2)
+    assert [item.entry.offset for item in rest if item.entry.offset <= killer] == []
+
+
+async def test_a_suspect_runs_alone() -> None:
+    log = await memory_log(partitions=1)
+    for number in range(3):
+        append(log, TASKS, 0, task(number))
+    place = log.place(TASKS, 0)
+    await log.broker.commit(log.group("g"), {place: (0, metadata_of({1: Trial(SUSPECT, 0)}))})
+    async with log.join(TASKS, "g") as member:
+        intake = Intake(member)
+        first, last = await intake.read(timeout_s=5)
+        assert (first.entry.offset, last.entry.offset) == (0, 2)
+        assert await intake.read(timeout_s=0.01) == []  # others run
+        first.done()
+        last.done()
+        (suspect,) = await intake.read(timeout_s=5)
+        assert (suspect.entry.offset, suspect.is_poison) == (1, False)
+        append(log, TASKS, 0, task(3))
+        assert await intake.read(timeout_s=0.01) == []  # it runs
+        suspect.done()
+        (next_,) = await intake.read(timeout_s=5)
+        assert next_.entry.offset == 3
+
+
+async def test_a_clean_end_is_no_death() -> None:
+    log = await memory_log(partitions=1)
+    append(log, TASKS, 0, task(0))
+    for _ in range(10):
+        async with log.join(TASKS, "g") as member:
+            intake = Intake(member)
+            (item,) = await intake.read(timeout_s=5)
+            assert not item.is_poison
+            await intake.leave()
+    assert (await log.broker.committed(log.group("g"), [log.place(TASKS, 0)]))[log.place(TASKS, 0)] == (0, LEFT)

@@ -10,16 +10,18 @@ import anyio
 import orjson
 import pytest
 
+from schemas.deadletter import DeadLetter
 from schemas.task import Task
-from schemas.topics import TASKS, TRAINING
+from schemas.topics import DEADLETTER, TASKS, TRAINING
 from schemas.training import Consumed, Drops
 from streams.log import Log
 from streams.service import Role
 from tests.unit.workers.agents.episodes import Gate
 from tests.unit.workers.agents.fake_gateway import FakeGateway, fake_gateway
-from tests.unit.workers.running import append, memory_log, running, until
+from tests.unit.workers.running import append, memory_log, records, running, until
 from workers.agents.service import Runner, role
 from workers.agents.settings import AgentsSettings
+from workers.trials import FATAL, SUSPECT, Trial, metadata_of
 
 pytestmark = pytest.mark.anyio
 
@@ -89,6 +91,21 @@ async def test_what_an_agent_raises_ends_its_try_and_the_next_one_is_numbered(tm
     assert (found["episodes"], found["failed_tries"], found["lost"], found["errors"]) == (3, 3, 1, {"RuntimeError": 3})
 
 
+async def test_a_task_that_is_given_up_is_buried_with_the_reason() -> None:
+    log = await memory_log(partitions=1)
+    place = log.place(TASKS, 0)
+    await log.broker.commit(log.group("agents"), {place: (0, metadata_of({1: Trial(SUSPECT, FATAL)}))})
+    async with fake_gateway() as gateway, running(agents(gateway, "broken", attempts=2), log):
+        give(log, 0)
+        give(log, 1)
+        await until_committed(log, 2)
+        assert [body["member"] for body in gateway.opened] == [0, 0]
+    letters = {letter.offset: letter.reason for letter in records(log, DEADLETTER, DeadLetter)}
+    assert sorted(letters) == [0, 1]
+    assert letters[0].startswith("poison: 2 tries failed, the last one by RuntimeError: ")
+    assert letters[1] == "poison: the agent ended every process that ran it"
+
+
 async def test_a_refused_call_is_seen_by_the_agent_counted_and_tried_again(tmp_path: Path) -> None:
     log, report = await memory_log(), tmp_path / "report.json"
     async with fake_gateway() as gateway:
@@ -147,6 +164,7 @@ async def test_what_was_not_committed_when_it_died_runs_again(monkeypatch: pytes
     log = await memory_log()
     async with fake_gateway() as gateway:
         monkeypatch.setattr(Runner, "keep", _keep_nothing)
+        monkeypatch.setattr(Runner, "leave", _keep_nothing)
         async with running(agents(gateway, "reverse"), log):
             for number in range(4):
                 give(log, number, partition=number % 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,19 +12,22 @@ import pytest
 
 from models.chat import CharacterChat
 from schemas.arrays import pack_f4, pack_i4
+from schemas.deadletter import DeadLetter
 from schemas.errors import UsageError
 from schemas.score import Score
 from schemas.session import Sampling
-from schemas.topics import SCORES, TRAJECTORIES
+from schemas.topics import DEADLETTER, SCORES, TRAJECTORIES
 from schemas.trajectory import Node, NodeEnd, Trajectory
 from streams.log import Log
 from streams.memory import MemoryBroker
 from streams.service import Role
 from tests.unit.workers.reward.rules import Gate
 from tests.unit.workers.running import append, memory_log, records, running, until
+from workers.reward.guard import Guard
 from workers.reward.rule import Turn, load_rule, turns
 from workers.reward.service import Scorer, role
 from workers.reward.settings import RewardSettings
+from workers.trials import FATAL, SUSPECT, Trial, metadata_of
 
 pytestmark = pytest.mark.anyio
 
@@ -172,6 +176,43 @@ async def test_killed_before_its_commit_it_scores_again(reward: Any, deaths: int
         await until_committed(log, 1, 3)
     found = Counter((score.session, score.value) for score in records(log, SCORES, Score))
     assert found == {(number, float(number)): deaths + 1 for number in range(6)}
+
+
+async def test_a_trajectory_that_kills_the_rule_has_a_failed_score_and_a_letter_and_the_next_ones_are_scored(reward: Any) -> None:
+    log = await memory_log(partitions=1)
+    for number in range(3):
+        append(log, TRAJECTORIES, 0, trajectory(number, node("a", "bc")))
+    place = log.place(TRAJECTORIES, 0)
+    await log.broker.commit(log.group("reward"), {place: (0, metadata_of({1: Trial(SUSPECT, FATAL)}))})
+    async with running(reward("Letters"), log):
+        await until_committed(log, 0, 3)
+    found = {score.session: (score.status, score.detail) for score in records(log, SCORES, Score)}
+    killed = ("failed", "Killed: the rule ended every process that scored this trajectory")
+    assert found == {0: ("ok", ""), 1: killed, 2: ("ok", "")}
+    (letter,) = records(log, DEADLETTER, DeadLetter)
+    assert (letter.topic, letter.partition, letter.offset) == ("trajectories", 0, 1)
+    assert letter.reason.startswith("poison: ")
+
+
+def test_a_call_that_does_not_return_ends_the_process_and_one_that_does_is_left_alone() -> None:
+    ended: list[str] = []
+    happened = threading.Event()
+
+    def end(what: str) -> None:
+        ended.append(what)
+        happened.set()
+
+    with Guard(60.0, end).awake():
+        pass
+    guard = Guard(0.02, end)
+    with guard.awake():
+        for _ in range(50):
+            with guard.over("a quick one"):
+                pass
+        with guard.over("a slow one"):
+            assert happened.wait(60)
+    assert len(ended) == 1
+    assert ended[0].startswith("a slow one did not return within 0.02 s; it was at ")
 
 
 async def _commit_nothing(self: Scorer) -> None:
