@@ -11,6 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from schemas.arrays import unpack_i4
+from schemas.deadletter import DeadLetter
 from schemas.grant import Grant
 from schemas.record import Record
 from schemas.score import Score
@@ -213,5 +214,5 @@ class Reading:
                 self.grants[entry.offset] = record
             case Step() | Drops() | WeightVersion():
                 self.training.append(entry)
-            case _:
-                self.dead_letters += type(record).__name__ == "DeadLetter"
+            case DeadLetter():  # what an agent or a crash storm spoiled is given up by design
+                self.dead_letters += not record.reason.startswith("poison: ")
