@@ -154,6 +154,15 @@ def test_poison_while_there_are_suspects_only_the_one_that_ran_alone_is_blamed()
     assert [each.deaths for _, each in ledger.unfinished()] == [3, 2]
 
 
+def test_poison_is_counted_alike_by_whoever_begins_at_the_position_after_everything_restarted() -> None:
+    log = [claim(1), open_(), request(1), claim(2, cause="dead"), open_(b"p"), request(4), claim(3, cause="dead")]
+    assert fold(*log).position() == (1, 1)
+    anew = Ledger(Position(1, 1))
+    for offset, record in enumerate(log[1:], 1):
+        anew.apply(offset, record)
+    assert [each.deaths for _, each in anew.unfinished()] == [2, 1]
+
+
 def test_r5_position_is_the_oldest_remembered_session_with_the_epoch_there() -> None:
     ledger = Ledger()
     assert ledger.position() == (0, -1)
