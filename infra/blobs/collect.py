@@ -114,17 +114,18 @@ async def _read(log: Log, reader: Reader, places: Sequence[Place]) -> list[Messa
 
 async def _names(log: Log, topic: Topic, message: Message) -> list[str]:
     """The blobs that a message refers to: in place of its value, and as a dead letter of one that does."""
-    found = [*_own_name(message)]
-    if topic is DEADLETTER:
-        with suppress(LogError):  # nobody can drive it again
-            letter = decode(topic, await log.blobs.check_out(message)).record
-            found += _name_in_letter(letter) if isinstance(letter, DeadLetter) else ()
-    return found
+    original = await _original(log, message) if topic is DEADLETTER else None
+    return [*_own_name(message), *(_own_name(original) if original is not None else ())]
 
 
-def _name_in_letter(letter: DeadLetter) -> Iterator[str]:
-    headers = tuple(letter.original_headers.items())
-    return _own_name(Message(letter.topic, letter.partition, letter.offset, 0, None, letter.original_value, headers))
+async def _original(log: Log, message: Message) -> Message | None:
+    """What a dead letter is about; None where it cannot be read: nobody can drive that again."""
+    with suppress(LogError):
+        letter = decode(DEADLETTER, await log.blobs.check_out(message)).record
+        if isinstance(letter, DeadLetter):
+            headers = tuple(letter.original_headers.items())
+            return Message(letter.topic, letter.partition, letter.offset, 0, None, letter.original_value, headers)
+    return None
 
 
 def _own_name(message: Message) -> Iterator[str]:

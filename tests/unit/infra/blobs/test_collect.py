@@ -133,10 +133,18 @@ async def test_nothing_goes_while_a_topic_is_missing(log: Log) -> None:
     assert await sizes(log) == 1
 
 
-async def test_nothing_goes_while_a_reference_is_not_understood(log: Log) -> None:
+@pytest.mark.parametrize("is_buried", [False, True])
+async def test_nothing_goes_while_a_reference_is_not_understood(log: Log, is_buried: bool) -> None:
     await log.blobs.put(b"perhaps that one's")
-    sound = encode(log.name(TRAJECTORIES), 0, Trajectory(session=0, close=1))
-    broker(log).append(Outgoing(sound.topic, 0, b"k", msgpack.packb({"at": "?"}), (*sound.headers, ("blob", b"2"))))
+    sound, value = encode(log.name(TRAJECTORIES), 0, Trajectory(session=0, close=1)), msgpack.packb({"at": "?"})
+    headers = (*sound.headers, ("blob", b"2"))
+    if is_buried:
+        letter = DeadLetter(
+            topic="trajectories", partition=0, offset=0, reason="r", reader="a", original_value=value, original_headers=dict(headers)
+        )  # fmt: skip
+        append(log, DEADLETTER, 0, letter)
+    else:
+        broker(log).append(Outgoing(sound.topic, 0, b"k", value, headers))
     with pytest.raises(UnknownRecord):
         await collect(log, LATER_S, GRACE_S, silent)
     assert await sizes(log) == 1
