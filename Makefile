@@ -37,7 +37,7 @@ demo: setup  ## Train a small model through a local Kafka, with faults, and audi
 test: lint  ## Check style, import contracts and types, then run all tests; the summary names what was skipped (PYTEST_ARGS="-k ledger")
 	@$(BIN)/pytest --quiet $(PYTEST_ARGS)
 
-bench: setup  ## Measure streams, the call path and the trajectory pipeline (BENCH_ARGS)
+bench: setup  ## Measure streams, the call path, the trajectory pipeline and a takeover (BENCH_ARGS)
 	$(BIN)/seamlessflow bench $(BENCH_ARGS)
 
 chaos: setup  ## Break real processes and brokers in every listed way, and check the log after each (CHAOS_ARGS="--rows trainer --seed 3")

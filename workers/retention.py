@@ -53,8 +53,12 @@ class Margin(NamedTuple):
         where = f"{self.reader} stands at {self.place} in {self.topic} {self.partition}"
         if not self.left:
             return f"{where}: retention has passed it, records are lost to it; see `seamlessflow audit verify`, and raise {self.by}"
-        time = "" if self.left_s is None else f" ({self.left_s / 3600:.1f} h)"
+        time = "" if self.left_s is None else f" ({_spell(self.left_s)})"
         return f"{where}: at most {self.left:.0%} of {self.by} is left{time}; raise it, or see why {self.reader} does not go on"
+
+
+def _spell(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"
 
 
 def margin(reader: str, topic: str, partition: int, place: int, bounds: Bounds) -> Margin | None:

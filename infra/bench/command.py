@@ -16,6 +16,7 @@ from infra.bench.measure import load_average
 from infra.bench.report import Figures, lines, make_report
 from infra.bench.stage import Tell, run, staged
 from infra.bench.streams import measure_streams
+from infra.bench.takeover import measure_takeover
 from infra.bench.trajectories import measure_trajectories
 from infra.cli.where import AS_SET, Where
 from infra.crew.interrupt import signals_interrupt
@@ -23,16 +24,16 @@ from schemas.settings import Connection
 
 RUN_DIR = Path("runs/bench")
 
-Benchmark = Literal["streams", "calls", "trajectories"]
+Benchmark = Literal["streams", "calls", "trajectories", "takeover"]
 
 
 def bench(
     *,
-    only: Annotated[Benchmark | None, Parameter(help="Run one of the three.")] = None,
+    only: Annotated[Benchmark | None, Parameter(help="Run one of the four.")] = None,
     quick: Annotated[bool, Parameter(help="Small sizes, one round: shows that everything works, measures nothing.")] = False,
     where: Where = AS_SET,
 ) -> int:
-    """Measure streams, the call path and the trajectory pipeline on this machine; writes report.json into the run folder.
+    """Measure streams, the call path, the trajectory pipeline and a takeover on this machine; writes report.json into the run folder.
 
     A local Kafka of its own runs meanwhile, unless an address is given; nothing is left running.
     """
@@ -56,6 +57,8 @@ def _run(figures: Figures, connection: Connection, only: Benchmark | None, tell:
         figures.calls = measure_calls(connection, tell, quick=figures.quick)
     if only in (None, "trajectories"):
         figures.trajectories = measure_trajectories(connection, tell, quick=figures.quick)
+    if only in (None, "takeover"):
+        figures.takeover = measure_takeover(connection, tell, quick=figures.quick)
 
 
 def _connection(where: Where) -> Connection:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from infra.bench.calls import CallFigures
 from infra.bench.streams import Duel
+from infra.bench.takeover import Takeovers
 from infra.bench.trajectories import Pipeline
 
 MANY = 32
@@ -27,6 +28,7 @@ class Figures:
     streams: dict[str, Duel] = field(default_factory=dict)
     calls: dict[int, CallFigures] = field(default_factory=dict)
     trajectories: Pipeline | None = None
+    takeover: Takeovers | None = None
     load: list[float] = field(default_factory=list)
 
 
@@ -51,6 +53,7 @@ def make_report(figures: Figures) -> dict[str, Any]:
         "cpu_us_per_call": {name: round(each) for name, each in many.cpu_us.items()} if many else None,
         "trajectories_per_s": _round(pipeline.per_s) if pipeline else None,
         "cpu_us_per_trajectory": {name: round(each) for name, each in pipeline.cpu_us().items()} if pipeline else None,
+        "takeover_s": {way: _round(figures.takeover.seconds(way)) for way in figures.takeover.timings} if figures.takeover else None,
         "load": figures.load,
         "quick": figures.quick,
     }
@@ -67,6 +70,8 @@ def lines(figures: Figures) -> Iterator[Line]:
         yield from _call_lines(number, found)
     if figures.trajectories is not None:
         yield _pipeline_line(figures.trajectories)
+    if figures.takeover is not None:
+        yield _takeover_line(figures.takeover)
 
 
 def _call_lines(number: int, found: CallFigures) -> Iterator[Line]:
@@ -82,6 +87,13 @@ def _call_lines(number: int, found: CallFigures) -> Iterator[Line]:
 def _pipeline_line(pipeline: Pipeline) -> Line:
     beside = f"{pipeline.planned:,} in {pipeline.wall_s:.1f} s, {pipeline.plans} plans; CPU µs: {_spent(pipeline.cpu_us())}"
     return Line("trajectories a second", f"{pipeline.per_s:,.0f}", f"≥ {TRAJECTORIES_GOAL_PER_S:,}", beside)
+
+
+def _takeover_line(found: Takeovers) -> Line:
+    what = f"a partition of {found.shape.closed_bytes >> 20} MiB and {found.shape.open_sessions} open sessions is owned after, s"
+    counts = " and ".join(f"{count:,}" for count in found.records.values())
+    beside = f"{found.seconds('position'):.2f} from the Position, without a snapshot; {counts} records"
+    return Line(what, f"{found.seconds('snapshot'):.2f}", "", beside)
 
 
 def _spent(cpu_us: Mapping[str, float]) -> str:

@@ -59,6 +59,11 @@ def test_the_line_names_who_where_how_much_and_what_to_do() -> None:
     )
 
 
+@pytest.mark.parametrize(("left_s", "text"), [(60_480.0, "(16.8 h)"), (600.0, "(10 min)"), (30.0, "(30 s)")])
+def test_how_long_is_left_is_said_in_the_unit_that_fits(left_s: float, text: str) -> None:
+    assert text in Margin("rollout", "sessions", 3, 9, 0.1, "retention.ms", left_s).line()
+
+
 async def stamped(*hours: int) -> Log:
     """A log of one partition whose records were written at these hours; retention 10 hours."""
     clock = [0.0]

@@ -11,7 +11,7 @@ import pytest
 
 from infra.broker.admin import Admin
 
-FIGURES = ("ratio", "added_latency_ms", "calls_per_s", "trajectories_per_s", "load")
+FIGURES = ("ratio", "added_latency_ms", "calls_per_s", "trajectories_per_s", "takeover_s", "load")
 
 
 @pytest.mark.timeout(400)
