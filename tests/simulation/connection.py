@@ -255,6 +255,11 @@ class Connection(Broker):
         await self.call()
         return await self.cluster.ends(places, committed=committed)
 
+    async def offsets_at(self, places: Sequence[Place], timestamp_ms: int) -> dict[Place, int]:
+        """See `Broker`."""
+        await self.call()
+        return await self.cluster.offsets_at(places, timestamp_ms)
+
     async def commit(self, group: str, offsets: Mapping[Place, tuple[int, str]]) -> None:
         """See `Broker`."""
         fault = await self.call(OFFSETS)
