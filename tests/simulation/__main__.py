@@ -63,7 +63,7 @@ def _options() -> argparse.Namespace:
 def _replay(what: str, mutation: str) -> int:
     seed, _, kept = what.partition(":")
     with planted(mutation or None):
-        outcome = play(seed, [int(number) for number in kept.split(",") if number] if kept else None, with_journal=True)
+        outcome = play(seed, [int(number) for number in kept.split(",") if number] if kept else None, with_journal=True, with_audit=True)
     print(*outcome.journal, sep="\n")
     print(f"\n{outcome.events} events; {dict(outcome.struck)}")
     print(*(outcome.violations or ["nothing is broken"]), sep="\n")

@@ -89,7 +89,7 @@ def hunt(mutation: str, names: Iterable[str]) -> Caught:
     with planted(mutation):
         for name in names:
             played += 1
-            outcome = play(name)
+            outcome = play(name, with_audit=True)
             if outcome.violations:
                 found.append(Failure(name, outcome.violations))
             if len(found) >= ENOUGH_SEEDS:
@@ -117,7 +117,7 @@ def shrink(seed: str, mutation: str | None = None, *, within_s: float = 60.0) ->
     with planted(mutation):
         for number in list(kept):
             fewer = [each for each in kept if each != number]
-            if time.monotonic() < until and play(seed, fewer).violations:
+            if time.monotonic() < until and play(seed, fewer, with_audit=True).violations:
                 kept = fewer
     return kept
 

@@ -101,6 +101,11 @@ class Cluster(MemoryBroker):
         for place in self._logs:
             yield from self.log(place).read(self.log(place).start, 1 << 30, committed=True)[0]
 
+    def commits(self, group: str) -> dict[int, tuple[int, str]]:
+        """By partition: the offset and the metadata that a group (full name) committed for its one topic."""
+        offsets = self._groups[group].offsets if group in self._groups else {}
+        return {place.partition: committed for place, committed in offsets.items()}
+
     def _return(self) -> None:
         self.is_away = False
         self.back.set()

@@ -87,6 +87,8 @@ class Connection(Broker):
         self.traps: list[Trap] = []
         self.silent_until_s = 0.0
         """What the process says of itself in `nodes` stays on its way until then."""
+        self.slow_until_s = 0.0
+        """Whatever it sends does."""
         self.frontier: dict[Place, int] | None = None
         """What log readers see ends here."""
         self._running = asyncio.Event()
@@ -137,7 +139,7 @@ class Connection(Broker):
 
     def calm_down(self) -> None:
         """Nothing goes wrong any more."""
-        self.frontier, self.silent_until_s = None, 0.0
+        self.frontier, self.silent_until_s, self.slow_until_s = None, 0.0, 0.0
         self.traps.clear()
         self._is_reading.set()
 
@@ -287,6 +289,13 @@ class Connection(Broker):
         await self.call()
         await self.cluster.delete_topics(names)
 
+    def delay_s(self, place: Place) -> float:
+        """How long what is on its way to a partition cannot land."""
+        if self.cluster.is_away:
+            return 0.1
+        until_s = max(self.slow_until_s, self.silent_until_s) if place.topic.endswith(NODES.name) else self.slow_until_s
+        return max(0.0, until_s - anyio.current_time())
+
     def later(self, callback: Callable[[], None], *, most_s: float, least_s: float = 0.0) -> None:
         """Do something after a random while."""
         self._later(self.chance.uniform(least_s, most_s), callback)
@@ -416,13 +425,15 @@ class _Producer(Producer):
         connection, about = self._connection, dict(message.headers)["type"].decode()
         fault = await connection.call(about)
         acknowledgement = self.outbox.put(message)
-        self._dispatch(Place(message.topic, message.partition), fault, max(0.0, connection.silent_until_s - anyio.current_time()))
+        self._dispatch(Place(message.topic, message.partition), fault)
         if connection.traps:
             connection.spring(about, is_after=True)
         return acknowledgement
 
-    def _dispatch(self, place: Place, fault: str, silent_s: float) -> None:
+    def _dispatch(self, place: Place, fault: str) -> None:
         connection = self._connection
+        if fault == "sends slow":
+            connection.slow_until_s = anyio.current_time() + connection.chance.uniform(0.3, 3.0)
         self._queued[place] += 1
         if fault == "sends lost":
             self.outbox.lose(place, keep=connection.chance.randrange(self._queued[place]))
@@ -432,17 +443,15 @@ class _Producer(Producer):
         elif fault == "send unanswered":
             self._land(place, acknowledge=False)
             self.outbox.fail()
-        elif silent_s and place.topic.endswith(NODES.name):
-            connection.later(lambda: self._land(place), least_s=silent_s, most_s=silent_s)
-        elif self._queued[place] > 1 or connection.cluster.is_away or connection.chance.random() < SLOW_SHARE:
+        elif self._queued[place] > 1 or connection.delay_s(place) or connection.chance.random() < SLOW_SHARE:
             connection.later(lambda: self._land(place), most_s=2 * SLOW_S)
         else:
             self._land(place)
 
     def _land(self, place: Place, *, acknowledge: bool = True) -> None:
         """One message more lands: the oldest that waits."""
-        if self._connection.cluster.is_away:
-            self._connection.later(lambda: self._land(place), most_s=0.5)
+        if wait_s := self._connection.delay_s(place):
+            self._connection.later(lambda: self._land(place), least_s=wait_s, most_s=wait_s + SLOW_S)
         elif place in self.outbox.waiting():
             self._queued[place] -= 1
             self.outbox.land(place, acknowledge=acknowledge)

@@ -33,14 +33,14 @@ RECORDS = {
 }  # fmt: skip
 """What a role sends, by how much there is to break."""
 
-SEND_FAULTS = ("send unanswered", "sends lost", "sends late")
+SEND_FAULTS = ("send unanswered", "sends lost", "sends late", "sends slow")
 SENDERS = ("rollout-0", "rollout-1", "rollout-0", "rollout-1", "gateway-0", "gateway-1", "assembler", "assembler", "reward", "scheduler")
 COMMIT_FAULTS = ("commit unanswered", "commit lost", "commit late")
 
 WEIGHTS = {
-    "kill": 10, "freeze": 10, "send unanswered": 4, "sends lost": 4, "sends late": 6, "commit unanswered": 2, "commit lost": 2,
-    "commit late": 2, "offsets unanswered": 1, "reads stale": 3, "reads held": 2, "silent": 4, "broker away": 1, "clock skewed": 1,
-    "join": 2, "leave": 2, "pause": 1,
+    "kill": 10, "freeze": 10, "send unanswered": 4, "sends lost": 4, "sends late": 6, "sends slow": 4, "commit unanswered": 2,
+    "commit lost": 2, "commit late": 2, "offsets unanswered": 1, "reads stale": 3, "reads held": 2, "silent": 2, "half cut": 5,
+    "broker away": 1, "clock skewed": 1, "join": 2, "leave": 2, "pause": 1,
 }  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def _targets(kind: str) -> tuple[str, ...]:
         return COMMITTERS
     if kind in ("reads stale", "reads held"):
         return READERS
-    if kind in ("offsets unanswered", "silent"):
+    if kind in ("offsets unanswered", "silent", "half cut"):
         return ("rollout-0", "rollout-1")
     return FROZEN if kind == "freeze" else ROLES
 
@@ -153,6 +153,10 @@ def _disturb(world: World, fault: Fault) -> None:
     elif fault.kind == "silent":
         process.struck(fault.kind)
         connection.silent_until_s = anyio.current_time() + fault.for_s
+    elif fault.kind == "half cut":  # it hears nothing and is not heard of, and goes on working
+        process.struck(fault.kind)
+        connection.silent_until_s = anyio.current_time() + fault.for_s
+        connection.hold_reads(fault.for_s)
     else:
         connection.traps.append(fault.trap())
 

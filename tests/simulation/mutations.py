@@ -49,9 +49,8 @@ def _live_at_once(partition: int, epoch: int, fold: Ledger) -> Holding:
     return Holding(partition, epoch, fold, is_live=True)
 
 
-async def _offer_only_once(self: owner.Owner, holding: Holding, claim: Claim) -> None:
-    if claim.epoch > holding.epoch:
-        await self._lose(holding, claim)
+def _is_live_already(self: owner.Owner, holding: Holding) -> None:
+    """Its requests were offered when they were read."""
 
 
 async def _no_news(self: cas.CasLog) -> list[Entry[Record]]:
@@ -203,7 +202,7 @@ class _SameIncarnation:
 
 PATCHES: dict[str, Patches] = {
     "newest instead of greatest Claim": [(Ledger, "_claim", _newest_claim)],
-    "generate before the own Claim is read": [(owner, "Holding", _live_at_once), (owner.Owner, "_claimed", _offer_only_once)],
+    "generate before the own Claim is read": [(owner, "Holding", _live_at_once), (owner.Owner, "_go_live", _is_live_already)],
     "spans of any epoch count": [(Ledger, "_span", _span_mutated(any_epoch=True))],
     "a restart keeps its incarnation": [(rollout, "secrets", _SameIncarnation)],
     "any start is accepted": [(Ledger, "_span", _span_mutated(any_start=True))],

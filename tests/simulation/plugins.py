@@ -67,7 +67,7 @@ async def agent(episode: Episode) -> Outcome:
     """One to three calls, some streamed; some are given up, some begin anew from an earlier turn, and some agents break down."""
     chance = random.Random(episode.task.seed)
     messages: list[dict[str, str]] = [{"role": "user", "content": str(episode.payload["n"])}]
-    for turn in range(chance.choice((1, 2, 2, 3))):
+    for turn in range(chance.choice((1, 1, 2, 2))):
         if chance.random() < 0.015:
             _tell(episode, "agent fails")
             raise Misbehaviour("this agent breaks down")
