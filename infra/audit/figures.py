@@ -18,7 +18,8 @@ from infra.audit.sessions import ClaimRead, PartitionRead, RequestRead, SpanRead
 @dataclass(frozen=True, slots=True)
 class Takeover:
     """One takeover. `seconds` runs from the kill (or the old owner's last counted span) to the first counted span of a resumed request;
-    None where nothing was resumed, or nothing says when the old owner stopped."""
+    None where nothing was resumed, or nothing says when the old owner stopped. `own_s` and `first_token_s` are its halves: up to the Claim,
+    and from there."""
 
     partition: int
     offset: int
@@ -29,6 +30,8 @@ class Takeover:
     resumed_in_mid_generation: int
     at_accepted_length: bool
     seconds: float | None
+    own_s: float | None
+    first_token_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +88,18 @@ def _takeover(read: PartitionRead, claim: ClaimRead, kills: list[int]) -> Takeov
     firsts = {offset: span for offset in claim.unfinished if (span := _first_span(read.requests[offset], epoch)) is not None}
     sent = {offset: read.requests[offset].sent[epoch] for offset in claim.unfinished if epoch in read.requests[offset].sent}
     began, resumed_at = _stopped_ms(read, claim, kills), min((span.timestamp_ms for span in firsts.values()), default=None)
+    claimed_at = claim.entry.timestamp_ms
     return Takeover(
         partition=read.partition, offset=claim.entry.offset, epoch=epoch, cause=claim.entry["cause"],
         unfinished=len(claim.unfinished), resumed=len(firsts),
         resumed_in_mid_generation=sum(claim.unfinished[offset] > 0 for offset in firsts),
         at_accepted_length=all(start == claim.unfinished[offset] for offset, start in sent.items()),
-        seconds=(resumed_at - began) / 1000 if resumed_at is not None and began is not None else None,
+        seconds=_seconds(began, resumed_at), own_s=_seconds(began, claimed_at), first_token_s=_seconds(claimed_at, resumed_at),
     )
+
+
+def _seconds(begin_ms: int | None, end_ms: int | None) -> float | None:
+    return None if begin_ms is None or end_ms is None else (end_ms - begin_ms) / 1000
 
 
 def _first_span(request: RequestRead, epoch: int) -> SpanRead | None:

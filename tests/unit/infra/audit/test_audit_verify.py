@@ -34,6 +34,7 @@ def test_the_takeover_is_told_from_bytes(tmp_path: Path) -> None:
     assert figures.resumed_requests == 2
     assert figures.resumed_at_accepted_length is True
     assert takeover.seconds == (1_000_900 - 1_000_650) / 1000
+    assert (takeover.own_s, takeover.first_token_s) == (0.05, 0.2), "the Claim stands at 1,000,700"
 
 
 def test_without_a_kill_a_takeover_counts_from_the_last_counted_span(tmp_path: Path) -> None:
