@@ -23,7 +23,6 @@ from anyio.streams.memory import MemoryObjectSendStream
 
 HOST = "127.0.0.1"
 END_TXN = 26
-CHUNK_BYTES = 1 << 16
 QUEUED = 64
 """Pieces under way in one direction of a connection: with a latency, more are on the wire than one."""
 
@@ -34,12 +33,20 @@ GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream,
 class Way:
     """How one direction behaves. `is_open`: bytes pass; else they wait, as behind a dead route, and arrive late when it opens again.
 
-    `latency_s`: seconds from here to there. `slice_bytes`: at most so many bytes at a time.
+    `latency_s`: seconds from here to there. `single_bytes`: so many bytes at the beginning of each piece go one by one: there a message
+    says how long it is, and whose answer.
     """
 
     is_open: bool = True
     latency_s: float = 0.0
-    slice_bytes: int = CHUNK_BYTES
+    single_bytes: int = 0
+
+    def split(self, piece: bytes) -> Iterator[bytes]:
+        """A piece as it is to go on."""
+        for index in range(min(self.single_bytes, len(piece))):
+            yield piece[index : index + 1]
+        if rest := piece[self.single_bytes :]:
+            yield rest
 
 
 FAIR = Way()
@@ -80,8 +87,8 @@ class Proxy:
         self.requests, self.answers = FAIR, FAIR
         self.is_cut = False
         self.holds: list[Hold] = []
-        self.sliced = 0
-        """Pieces that went on smaller than they came."""
+        self.split = 0
+        """Pieces that went on in parts."""
 
     def change(self, requests: Way, answers: Way) -> None:
         """Set both directions, for connections that are and that come."""
@@ -148,14 +155,11 @@ class Proxy:
             tasks.cancel_scope.cancel()
 
     async def _send(self, piece: bytes, sink: SocketStream, way: Callable[[], Way]) -> None:
-        start = 0
-        while start < len(piece):
+        self.split += bool(way().single_bytes)
+        for part in way().split(piece):
             while not way().is_open:
                 await self._changed.wait()
-            end = start + way().slice_bytes
-            self.sliced += end < len(piece)
-            await sink.send(piece[start:end])
-            start = end
+            await sink.send(part)
 
     async def _wait_while_held(self, frame: bytes) -> list[Hold]:
         if not self.holds:
@@ -211,9 +215,9 @@ class Network:
             self._portal.call(proxy.change, requests, answers)
 
     @property
-    def sliced(self) -> int:
-        """How many pieces went on smaller than they came."""
-        return sum(proxy.sliced for proxy in self._proxies)
+    def split(self) -> int:
+        """How many pieces went on in parts."""
+        return sum(proxy.split for proxy in self._proxies)
 
     def reset(self, node: int | None = None) -> int:
         """End every connection with RST; new ones may come. Answers how many there were."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from schemas.span import Span
 from schemas.topics import SESSIONS
 from tests.chaos.brokers import GROUPS, TRANSACTIONS, Brokers
 from tests.chaos.row import Happened, row
-from tests.chaos.silence import answer_silence_s, step_silence_s
+from tests.chaos.silence import answer_silence_s, now_ms, step_silence_s
 from tests.chaos.stage import Stage
 
 TIER = "three nodes"
@@ -27,7 +26,6 @@ GRACE_S = 40.0
 FREEZE_S = 20.0
 BELOW_S = 6.0
 """How long two of three are away."""
-LOOK_S = 0.5
 AGENTS, TOKENS = 12, 200
 """An answer takes four seconds on a quiet machine, and every partition has some."""
 STEPS = 2
@@ -53,24 +51,13 @@ class Cluster:
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
-        """Agents beside the loop's own, whose answers are long enough to be hit; leaving waits until each has its answer."""
-        async with self.stage.agents(AGENTS, tokens=TOKENS):
+        """Agents beside the loop's own, whose answers are long enough to be hit; leaving waits until each has its answer.
+
+        Roles that wait for the brokers longer than their deadline end meanwhile, and are started again, as `up` does.
+        """
+        async with self.stage.looked_after(), self.stage.agents(AGENTS, tokens=TOKENS):
             await self.stage.under_way()
             yield
-
-    @asynccontextmanager
-    async def looked_after(self) -> AsyncIterator[None]:
-        """Roles that waited for the brokers longer than their deadline have ended: they are started again, as `up` does."""
-
-        async def look() -> None:
-            while True:
-                self.stage.pipeline.crew.look_after()
-                await anyio.sleep(LOOK_S)
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(look)
-            yield
-            tasks.cancel_scope.cancel()
 
     async def goes_on(self, partitions: list[int], since_ms: int) -> None:
         """Wait for a Span in each of these partitions, and for Steps, after the fault."""
@@ -92,11 +79,6 @@ async def whole_cluster(stage: Stage) -> Cluster:
     cluster = Cluster(stage, Brokers(stage.kafka), f"{stage.pipeline.connection.namespace}sessions")
     await cluster.mend()
     return cluster
-
-
-def now_ms() -> int:
-    """Milliseconds since 1970, as the brokers count."""
-    return time.time_ns() // 1_000_000
 
 
 async def kill_one(cluster: Cluster, node: int, what: str) -> Happened:
@@ -158,8 +140,7 @@ async def two_die(stage: Stage) -> Happened:
         after = await anyio.to_thread.run_sync(cluster.brokers.ends, cluster.sessions, led)
         assert before == after, f"below two copies records became visible: {before} → {after}"
         await cluster.mend()
-        async with cluster.looked_after():
-            await cluster.goes_on(everything, since_ms)
+        await cluster.goes_on(everything, since_ms)
     held_s = f"nothing became visible in {named(led)} for {BELOW_S:.0f} s"
     return cluster.happened(f"all but node {survivor} died by SIGKILL; {held_s}", since_ms)
 

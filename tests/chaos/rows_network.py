@@ -1,8 +1,9 @@
-"""A network that fails between a pipeline and its broker: a proxy on the advertised port cuts, loses, delays, and slices what passes."""
+"""A network that fails between a pipeline and its broker: a proxy on the advertised port cuts, loses, delays and splits what passes."""
 
 from __future__ import annotations
 
-import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import anyio
 import anyio.to_thread
@@ -11,7 +12,7 @@ from schemas.topics import TRAINING
 from streams.broker import Place
 from tests.chaos.proxy import CLOSED, END_TXN, FAIR, Call, Hold, Network, Way
 from tests.chaos.row import Happened, row
-from tests.chaos.silence import answer_silence_s, step_silence_s
+from tests.chaos.silence import answer_silence_s, now_ms, step_silence_s
 from tests.chaos.stage import Stage
 from tests.chaos.tiers import ProxiedKafka
 from tests.flow.seen import DEADLINE_S
@@ -22,6 +23,8 @@ HOLE_S = 8.0
 """Longer than a client waits for an answer (5 s): it asks again on another connection, and what it asked first arrives late."""
 RESETS, BETWEEN_S = 10, 0.5
 LATENCY_S = 0.5
+SINGLE_BYTES = 16
+"""The length of a message, and what tells whose answer it is."""
 STEPS = 2
 AGENTS, TOKENS = 8, 100
 POLL_S = 0.02
@@ -33,16 +36,26 @@ def network_of(stage: Stage) -> Network:
     return stage.kafka.network
 
 
+@asynccontextmanager
+async def fair_again(stage: Stage) -> AsyncIterator[Network]:
+    """The network, to be broken; leaving mends it, whatever happened. Roles that end meanwhile are started again, as `up` does."""
+    network = network_of(stage)
+    try:
+        async with stage.looked_after():
+            yield network
+    finally:
+        network.mend()
+
+
 async def under(stage: Stage, lasts_s: float, *, requests: Way = FAIR, answers: Way = FAIR) -> Happened:
     """A state of the network for some seconds, with agents at work; then it is fair again, and the loop goes on."""
-    network = network_of(stage)
-    async with stage.agents(AGENTS, tokens=TOKENS):
+    async with fair_again(stage) as network, stage.agents(AGENTS, tokens=TOKENS):
         await stage.under_way()
-        since_ms = time.time_ns() // 1_000_000
+        since_ms = now_ms()
         network.change(requests=requests, answers=answers)
         await anyio.sleep(lasts_s)
         network.mend()
-    return await gone_on(stage, since_ms)
+        return await gone_on(stage, since_ms)
 
 
 async def gone_on(stage: Stage, since_ms: int) -> Happened:
@@ -60,14 +73,13 @@ def stalled(happened: Happened, least_s: float) -> Happened:
 @row("cut the network for 5 s", tier=TIER, scene="loop")
 async def cut(stage: Stage) -> Happened:
     """Every connection ends, and new ones are refused."""
-    network = network_of(stage)
-    async with stage.agents(AGENTS, tokens=TOKENS):
+    async with fair_again(stage) as network, stage.agents(AGENTS, tokens=TOKENS):
         await stage.under_way()
-        since_ms = time.time_ns() // 1_000_000
+        since_ms = now_ms()
         network.cut()
         await anyio.sleep(CUT_S)
         network.mend()
-    return stalled(await gone_on(stage, since_ms), CUT_S)
+        return stalled(await gone_on(stage, since_ms), CUT_S)
 
 
 @row("lose requests: a black hole on the way to the broker", tier=TIER, scene="loop")
@@ -85,69 +97,68 @@ async def answers_are_lost(stage: Stage) -> Happened:
 @row("reset all connections, again and again", tier=TIER, scene="loop")
 async def resets(stage: Stage) -> Happened:
     """Each time, whatever is under way is lost in both directions."""
-    network, broken = network_of(stage), 0
-    async with stage.agents(AGENTS, tokens=TOKENS):
+    broken = 0
+    async with fair_again(stage) as network, stage.agents(AGENTS, tokens=TOKENS):
         await stage.under_way()
-        since_ms = time.time_ns() // 1_000_000
+        since_ms = now_ms()
         for _ in range(RESETS):
             broken += network.reset()
             await anyio.sleep(BETWEEN_S)
-    happened = await gone_on(stage, since_ms)
+        happened = await gone_on(stage, since_ms)
     return Happened(f"{broken} connections were reset; {happened.fired}" if broken >= RESETS else "", stall_s=happened.stall_s)
 
 
 @row("delay everything by 500 ms", tier=TIER, scene="loop")
 async def latency(stage: Stage) -> Happened:
     """Each way. An answer needs some of them; nothing is given up."""
-    slow = Way(latency_s=LATENCY_S)
-    network = network_of(stage)
-    network.change(requests=slow, answers=slow)
-    since_ms = time.time_ns() // 1_000_000
-    async with stage.agents(AGENTS, tokens=TOKENS) as work:
-        await stage.under_way()
-    await stage.seen.more_steps(1)
-    network.mend()
-    assert not work.broken
-    return stalled(await gone_on(stage, since_ms), 2 * LATENCY_S)
+    slow, since_ms = Way(latency_s=LATENCY_S), now_ms()
+    async with fair_again(stage) as network:
+        network.change(requests=slow, answers=slow)
+        async with stage.agents(AGENTS, tokens=TOKENS) as work:
+            await stage.under_way()
+        await stage.seen.more_steps(1)
+        network.mend()
+        assert not work.broken
+        return stalled(await gone_on(stage, since_ms), 2 * LATENCY_S)
 
 
-@row("pass everything on byte by byte", tier=TIER, scene="loop")
-async def slices(stage: Stage) -> Happened:
+@row("pass messages on byte by byte", tier=TIER, scene="loop")
+async def byte_by_byte(stage: Stage) -> Happened:
     """No client may take what came in one read for a whole answer."""
-    network = network_of(stage)
-    network.change(requests=Way(slice_bytes=1), answers=Way(slice_bytes=1))
-    since_ms = time.time_ns() // 1_000_000
-    async with stage.agents(AGENTS, tokens=TOKENS) as work:
-        await stage.under_way()
-    await stage.seen.more_steps(1)
-    sliced = network.sliced
-    network.mend()
-    assert not work.broken
-    happened = await gone_on(stage, since_ms)
-    return Happened(f"{sliced} pieces of one byte; {happened.fired}" if sliced else "", stall_s=happened.stall_s)
+    single, since_ms = Way(single_bytes=SINGLE_BYTES), now_ms()
+    async with fair_again(stage) as network:
+        network.change(requests=single, answers=single)
+        async with stage.agents(AGENTS, tokens=TOKENS) as work:
+            await stage.under_way()
+        await stage.seen.more_steps(1)
+        split = network.split
+        network.mend()
+        assert not work.broken
+        happened = await gone_on(stage, since_ms)
+    return Happened(f"{split} messages began byte by byte; {happened.fired}" if split else "", stall_s=happened.stall_s)
 
 
 @row("deliver a dead trainer's EndTxn into its successor's transaction", tier=TIER, scene="loop")
 async def delayed_end(stage: Stage) -> Happened:
     """Fenced by its epoch, it commits nothing: neither what the dead one sent, nor what its successor has sent so far."""
-    network = network_of(stage)
-    late = network.hold(lambda call: call == Call(END_TXN, "trainer"))
-    await caught(late)
-    network.catch_no_more(late)
-    stage.kill("trainer")
-    successors = network.hold(lambda call: call == Call(END_TXN, "trainer"))
-    stage.pipeline.crew.restart("trainer")
-    await caught(successors)
-    before = await training_end(stage)
-    network.release(late)
-    with anyio.fail_after(DEADLINE_S):
-        while not late.delivered:
-            await anyio.sleep(POLL_S)
-    for _ in range(3):  # a broker answers in order of arrival: by then it has dealt with what was released
-        assert await training_end(stage) == before, "the late EndTxn committed its successor's records"
-    since_ms = time.time_ns() // 1_000_000
-    network.mend()
-    happened = await gone_on(stage, since_ms)
+    async with fair_again(stage) as network:
+        late = network.hold(lambda call: call == Call(END_TXN, "trainer"))
+        await caught(late)
+        network.catch_no_more(late)
+        stage.kill("trainer")
+        successors = network.hold(lambda call: call == Call(END_TXN, "trainer"))
+        stage.pipeline.crew.restart("trainer")
+        await caught(successors)
+        before = await training_end(stage)
+        network.release(late)
+        with anyio.fail_after(DEADLINE_S):
+            while not late.delivered:
+                await anyio.sleep(POLL_S)
+        for _ in range(3):  # a broker answers in order of arrival: by then it has dealt with what was released
+            assert await training_end(stage) == before, "the late EndTxn committed its successor's records"
+        since_ms = now_ms()
+        network.mend()
+        happened = await gone_on(stage, since_ms)
     return Happened(f"the killed trainer's EndTxn was delivered into the next transaction and committed nothing; {happened.fired}")
 
 

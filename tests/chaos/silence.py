@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable
 from itertools import pairwise
@@ -10,6 +11,11 @@ from schemas.session import Request
 from schemas.span import Span
 from schemas.topics import SESSIONS
 from tests.flow.seen import Seen
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970, as brokers on this machine count."""
+    return time.time_ns() // 1_000_000
 
 
 def answer_silence_s(seen: Seen, since_ms: int) -> float:

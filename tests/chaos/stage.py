@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import anyio
+
 from infra.broker.cluster import LocalKafka
 from infra.crew.member import Spec
 from schemas.node import Control, NodeStatus
@@ -23,6 +25,7 @@ from tests.flow.harness import Pipeline
 from tests.flow.seen import Key, Seen
 
 UNDER_WAY = 3
+LOOK_S = 0.5
 COMMITTED = 50
 """Tokens after which an owner has kept a Position since the request began: it does so twice a second, and makes this many in one."""
 
@@ -58,6 +61,20 @@ class Stage:
         async with at_work(self.pipeline.url, count, tokens=tokens, turns=turns) as work:
             self.works.append(work)
             yield work
+
+    @asynccontextmanager
+    async def looked_after(self) -> AsyncIterator[None]:
+        """Members that end by themselves meanwhile are started again, as `up` does; those that the row killed are not."""
+
+        async def look() -> None:
+            while True:
+                self.pipeline.crew.look_after()
+                await anyio.sleep(LOOK_S)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(look)
+            yield
+            tasks.cancel_scope.cancel()
 
     async def under_way(self, node: str | None = None, *, least: int = 1) -> list[Key]:
         """Wait until requests are in mid-generation, at `node` where given; answers which."""

@@ -104,10 +104,13 @@ async def test_a_latency_delays_without_holding_up() -> None:
 
 async def test_slices_arrive_whole() -> None:
     async with between() as (port, proxy, echo), await anyio.connect_tcp(HOST, port) as client:
-        proxy.change(Way(slice_bytes=1), Way(slice_bytes=1))
+        proxy.change(Way(single_bytes=8), Way(single_bytes=8))
         await client.send(frame(b"sliced"))
         assert await BufferedByteReceiveStream(client).receive_exactly(len(frame(b"sliced"))) == frame(b"sliced")
         assert len(echo.reads) > 1
+    assert list(Way(single_bytes=2).split(b"abcd")) == [b"a", b"b", b"cd"]
+    assert list(Way(single_bytes=9).split(b"ab")) == [b"a", b"b"]
+    assert list(FAIR.split(b"abcd")) == [b"abcd"]
 
 
 async def test_a_reset_breaks_what_is_open_and_lets_others_come() -> None:
