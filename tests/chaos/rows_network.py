@@ -23,8 +23,8 @@ HOLE_S = 8.0
 """Longer than a client waits for an answer (5 s): it asks again on another connection, and what it asked first arrives late."""
 RESETS, BETWEEN_S = 10, 0.5
 LATENCY_S = 0.5
-SINGLE_BYTES = 16
-"""The length of a message, and what tells whose answer it is."""
+SINGLE_BYTES = 6
+"""The length of a message, and half of what tells whose answer it is."""
 STEPS = 2
 AGENTS, TOKENS = 8, 100
 POLL_S = 0.02
