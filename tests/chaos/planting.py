@@ -12,8 +12,8 @@ from streams.broker import Message
 from tests.flow.harness import Pipeline
 
 DEADLINE_S = 30.0
-LARGEST_BYTES = 1_048_588
-"""Kafka's own limit for a batch, which the topics keep."""
+LARGEST_BYTES = 4 << 20
+"""The topics' own limit for a batch (`max.message.bytes`)."""
 
 
 def plant(pipeline: Pipeline, messages: Iterable[Message]) -> int:
@@ -21,7 +21,7 @@ def plant(pipeline: Pipeline, messages: Iterable[Message]) -> int:
 
     :raises KafkaException: the broker refuses one.
     """
-    settings = {"bootstrap.servers": pipeline.connection.address(), "message.max.bytes": 10 * LARGEST_BYTES}
+    settings = {"bootstrap.servers": pipeline.connection.address(), "message.max.bytes": 4 * LARGEST_BYTES}
     producer, failures = Producer(settings), []
     planted = list(messages)
     for message in planted:

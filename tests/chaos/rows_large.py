@@ -44,13 +44,13 @@ async def large_sessions(stage: Stage) -> Happened:
     return Happened(f"{victim} died by SIGKILL; {blobs} records in the blob store; peaks of memory, MiB: {said}" if is_large else "")
 
 
-@row("kill the assembler between a blob and its record", scene="loop", failpoint="blobs.stored")
+@row("kill the assembler between a blob and its record", scene="loop", failpoint="blobs.stored", arms="assembler")
 async def assembler_dies_with_its_blob_alone(stage: Stage) -> Happened:
     """The next one writes the Trajectory again, to the same name within the hour; it counts once."""
-    await stage.restart_armed("assembler", stage.row.failpoint)
+    await stage.arm()
     ended: set[Key] = set()
     await _run(stage.pipeline.url, ended)
-    fired = await stage.dies("assembler")
+    fired = await stage.dies()
     await stage.pipeline.restart("assembler")
     await stage.seen.until(lambda: ended <= stage.seen.decided_sessions(), "a decision on the long session")
     return Happened(fired)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from schemas.errors import Superseded
 from schemas.session import Claim
-from schemas.topics import SESSIONS
+from schemas.topics import SESSIONS, TASKS
 from tests.chaos.row import Happened, row
 from tests.chaos.stage import Stage
 
@@ -49,10 +49,18 @@ async def scheduler_wakes(stage: Stage) -> Happened:
 async def source_wakes(stage: Stage) -> Happened:
     stage.pipeline.crew.freeze("source")
     await stage.start_beside("source")
-    await stage.seen.more_groups(2)
+    before = await tasks_in_the_log(stage)
+    await stage.seen.until(lambda: stage.seen.count(TASKS) > before, "tasks of the second source")
     fired = await superseded(stage, "source")
     await stage.seen.more_steps(2)
     return Happened(fired)
+
+
+async def tasks_in_the_log(stage: Stage) -> int:
+    """How many Tasks stand there now: with a frozen source all its own, whether or not they were seen yet, and those of the second one."""
+    log = stage.pipeline.log()
+    async with log.follow_all(TASKS) as reader:
+        return len(await reader.read_to_end([place.partition for place in await log.places(TASKS)]))
 
 
 @row("a frozen trainer wakes after its successor took over", scene="loop")

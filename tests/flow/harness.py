@@ -25,6 +25,7 @@ from schemas.record import Record
 from schemas.settings import Connection
 from schemas.topics import TRAINING
 from schemas.training import Consumed, Plan, Run, Step, WeightFile, WeightVersion
+from streams.blobs import Blobs
 from streams.cas import open_cas
 from streams.failpoint import VARIABLE
 from streams.kafka import KafkaBroker
@@ -65,16 +66,16 @@ class Pipeline:
     def log(self) -> Log:
         """The log, as a test reads and writes it: as patient as the test is."""
         broker = KafkaBroker(self.connection.address(), client_id="flow-test", deadline_s=DEADLINE_S)
-        return Log(broker, self.connection.namespace, "test")
+        return Log(broker, self.connection.namespace, "test", Blobs(self.connection.blob_root()))
 
     async def start(self, *names: str) -> None:
         """Start members and wait until they can work."""
         self.crew.start([self.specs[name] for name in names])
         await self.ready(*names)
 
-    def start_trainer(self, name: str, update_s: float = 0.0) -> None:
-        """Start a trainer without torch, each of whose updates takes so long."""
-        flags = [self.connection.address(), self.connection.namespace, str(update_s)]
+    def start_trainer(self, name: str, step_s: float = 0.0) -> None:
+        """Start a trainer without torch, each of whose steps takes so long."""
+        flags = [self.connection.address(), self.connection.namespace, str(step_s)]
         self.crew.members[name] = PaperTrainer(Spec(name, "trainer"), flags, self.connection.run_dir)
         self.crew.members[name].start()
 

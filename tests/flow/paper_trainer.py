@@ -1,25 +1,22 @@
 """A trainer whose weights are digests, in a process of its own: the loop is closed without torch.
 
-`python -m tests.flow.paper_trainer BOOTSTRAP NAMESPACE UPDATE_S READY_FILE`
+`python -m tests.flow.paper_trainer BOOTSTRAP NAMESPACE STEP_S READY_FILE`
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from infra.cli.run import open_log
-from schemas.training import Plan
-from schemas.trajectory import Trajectory
+from schemas.training import WeightVersion
 from streams.service import run_process
 from tests.unit.trainer.runs import Disk, PaperTrainee
 from trainer.service import role
 from trainer.settings import TrainerSettings
-from trainer.trainee import Trained
 
 GROUPS_PER_STEP = 2
 STEPS = 100_000
@@ -32,18 +29,18 @@ SETTINGS = TrainerSettings.model_validate({"steps": STEPS, "recovery_s": 1e9, "f
 
 @dataclass
 class SlowTrainee(PaperTrainee):
-    """Takes its time."""
+    """Takes its time for each new step; recovery, which trains the old ones again, does not."""
 
-    update_s: float = 0.0
+    step_s: float = 0.0
 
-    def train(self, plan: Plan, trajectories: Sequence[Trajectory]) -> Trained:
-        time.sleep(self.update_s)
-        return super().train(plan, trajectories)
+    def publish(self, version: int, step: int) -> WeightVersion:
+        time.sleep(self.step_s)
+        return super().publish(version, step)
 
 
 def main() -> int:
-    bootstrap, namespace, update_s, ready_file = sys.argv[1:]
-    trainer = role(SETTINGS, lambda _: SlowTrainee(Disk(), update_s=float(update_s)))
+    bootstrap, namespace, step_s, ready_file = sys.argv[1:]
+    trainer = role(SETTINGS, lambda _: SlowTrainee(Disk(), step_s=float(step_s)))
     return run_process(trainer, partial(open_log, bootstrap, namespace), role="trainer", ready_file=Path(ready_file))
 
 

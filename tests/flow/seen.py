@@ -151,11 +151,6 @@ class Seen:
         before = len(self.steps())
         await self.until(lambda: len(self.steps()) >= before + count, f"{count} more steps")
 
-    async def more_groups(self, count: int) -> None:
-        """Wait until so many more groups were given out."""
-        before = len(self.given_out())
-        await self.until(lambda: len(self.given_out()) >= before + count, f"{count} more groups")
-
     def opens(self) -> list[Open]:
         """Every Open so far."""
         return [entry.record for entry in self.all(SESSIONS, Open)]
