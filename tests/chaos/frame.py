@@ -99,7 +99,7 @@ class House:
 
     async def _on_pipeline(self, stage: Stage, pipeline: Pipeline) -> Result:
         await pipeline.come_home(without=stage.row.arms)
-        since = await ends_of(pipeline)
+        stage.since = await ends_of(pipeline)
         async with watching(pipeline.log()) as seen:
             stage.reading = seen
             if stage.row.scene == "loop" and stage.row.arms != "trainer":
@@ -110,7 +110,7 @@ class House:
             for work in stage.works:
                 require_answers(work, seen)
             require_self_describing(seen)
-        counts = await self._count(stage, Slice(since, marks, tuple(stage.kills), stage.row.scene == "loop"))
+        counts = await self._count(stage, Slice(stage.since, marks, tuple(stage.kills), stage.row.scene == "loop"))
         known, self._known = self._known, counts
         result = judged(stage.row, happened, counts, known)
         return replace(result, status="failed", reason=f"{unsettled}; {result.reason}") if unsettled else result

@@ -24,6 +24,7 @@ worker_row = partial(row, arms=VICTIM)
 @worker_row("kill a rollout worker after a poll", failpoint="rollout.after_poll")
 async def worker_dies_at(stage: Stage) -> Happened:
     await stage.arm(latest_pass=LATEST_PASS.get(stage.row.failpoint, 3))
+    await stage.seen.until(lambda: stage.claimed(VICTIM), "its share of the partitions")
     async with stage.agents(8, tokens=100, turns=2) as work:
         fired = await stage.dies()
     assert not work.broken

@@ -17,8 +17,9 @@ import anyio
 from infra.broker.cluster import LocalKafka
 from infra.crew.member import Spec
 from schemas.node import Control, NodeStatus
-from schemas.topics import NODES
-from tests.chaos.check import Kill
+from schemas.session import Claim
+from schemas.topics import NODES, SESSIONS
+from tests.chaos.check import Ends, Kill
 from tests.chaos.row import Row
 from tests.flow.agents import Work, at_work
 from tests.flow.harness import Pipeline
@@ -32,7 +33,7 @@ COMMITTED = 50
 
 @dataclass
 class Stage:
-    """One row's stage. `dice` are seeded for the row; `folder` is the row's own. Rows of the scene `bare` have no pipeline."""
+    """One row's stage. `dice` are seeded for the row; `since`: where its log begins. Rows of the scene `bare` have no pipeline."""
 
     row: Row
     kafka: LocalKafka
@@ -40,6 +41,7 @@ class Stage:
     dice: random.Random
     standing: Pipeline | None = None
     reading: Seen | None = None
+    since: Ends = field(default_factory=dict)
     works: list[Work] = field(default_factory=list)
     kills: list[Kill] = field(default_factory=list)
 
@@ -93,6 +95,11 @@ class Stage:
     def held(self, node: str) -> set[int]:
         """Partitions that a node claimed last."""
         return {partition for partition, claim in self.seen.owners.items() if claim.node == node}
+
+    def claimed(self, node: str) -> bool:
+        """Whether a node claimed a partition since the row began."""
+        claims = self.seen.all(SESSIONS, Claim)
+        return any(each.record.node == node and each.offset >= self.since.get(each.partition, 0) for each in claims)
 
     async def taken_over(self, node: str, partitions: Iterable[int]) -> None:
         """Wait until other nodes have claimed these partitions of `node`."""
