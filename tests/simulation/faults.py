@@ -39,7 +39,7 @@ COMMIT_FAULTS = ("commit unanswered", "commit lost", "commit late")
 
 WEIGHTS = {
     "kill": 10, "freeze": 10, "send unanswered": 4, "sends lost": 4, "sends late": 6, "sends slow": 4, "commit unanswered": 2,
-    "commit lost": 2, "commit late": 2, "offsets unanswered": 1, "reads stale": 3, "reads held": 2, "silent": 2, "half cut": 5,
+    "commit lost": 2, "commit late": 2, "offsets unanswered": 4, "reads stale": 3, "reads held": 2, "silent": 2, "half cut": 5,
     "broker away": 1, "clock skewed": 1, "join": 2, "leave": 2, "pause": 1,
 }  # fmt: skip
 
