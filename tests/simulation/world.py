@@ -102,6 +102,7 @@ class World:
         for process in self._processes.values():
             if process.life is not None:
                 process.life.connection.cut()
+                process.life = None  # a group cancels its tasks in the order of their addresses: their ends are no part of the journal
         self.tasks.cancel_scope.cancel()
 
     def _of(self, slot: str) -> list[Process]:
