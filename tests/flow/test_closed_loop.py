@@ -72,3 +72,12 @@ async def test_trainer(pipeline: Pipeline, seen: Seen) -> None:
     await pipeline.restart("trainer")
     await seen.more_steps(2)
     await require_sound(pipeline, seen)
+
+
+async def test_source_after_it_committed_tasks(pipeline: Pipeline, seen: Seen) -> None:
+    pipeline.crew.kill("source")
+    await pipeline.restart("source", "source.after_tasks")
+    await pipeline.dies("source")
+    await pipeline.restart("source")
+    await seen.more_steps(2)
+    await require_sound(pipeline, seen)

@@ -1,4 +1,4 @@
-"""Gateway and owner are killed (SIGKILL) in mid-work and started again: nothing is lost, nothing happens twice. More in `tests.chaos`.
+"""Each role on the path of a call is killed (SIGKILL) in mid-work and started again: nothing is lost or double. More in `tests.chaos`.
 
 One set of processes for all tests; each mends what the one before left, and audits the whole log.
 """
@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from schemas.topics import TRAJECTORIES
 from tests.flow.agents import at_work
 from tests.flow.harness import Pipeline, publish, require_whole, standing_pipeline
 from tests.flow.seen import Key, Seen, watching
@@ -72,3 +73,41 @@ async def test_rollout_owner_in_mid_generation(pipeline: Pipeline, seen: Seen) -
     assert sum(takeover.resumed_in_mid_generation for takeover in dead) >= UNDER_WAY
     assert verdict.figures.resumed_at_accepted_length
     assert any(len({token // 10_000 for token in answer.tokens}) == 2 for answer in work.answers)
+
+
+async def test_scheduler_before_and_after_a_grant(pipeline: Pipeline, seen: Seen) -> None:
+    """A worker dies while no scheduler runs; the next two schedulers die over its partitions; the last one finishes the work."""
+    async with at_work(pipeline.url, tokens=150) as work:
+        await under_way(seen)
+        pipeline.crew.kill("scheduler")
+        pipeline.crew.kill("rollout-1")
+        for failpoint in ("scheduler.before_grant", "scheduler.after_grant"):
+            await pipeline.restart("scheduler", failpoint)
+            await pipeline.dies("scheduler")
+        await pipeline.restart("scheduler")
+    assert not work.broken
+    assert {claim.node for claim in seen.owners.values()} == {"rollout-0"}
+    await require_whole(pipeline, seen, work)
+
+
+async def test_assembler(pipeline: Pipeline, seen: Seen) -> None:
+    pipeline.crew.end(["assembler"])
+    await pipeline.restart("assembler", "assembler.before_trajectory")
+    await pipeline.ready("assembler")
+    async with at_work(pipeline.url, tokens=50) as work:
+        await pipeline.dies("assembler")
+        await pipeline.restart("assembler")
+    assert not work.broken
+    await require_whole(pipeline, seen, work)
+
+
+async def test_reward(pipeline: Pipeline, seen: Seen) -> None:
+    pipeline.crew.end(["reward"])
+    await pipeline.restart("reward", "reward.after_score")
+    await pipeline.ready("reward")
+    before = seen.count(TRAJECTORIES)
+    async with at_work(pipeline.url, tokens=50) as work:
+        await pipeline.dies("reward")
+        await pipeline.restart("reward")
+    assert seen.count(TRAJECTORIES) > before
+    await require_whole(pipeline, seen, work)

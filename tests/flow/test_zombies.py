@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from infra.crew.member import Spec
+from schemas.errors import Superseded
 from schemas.session import Claim
 from schemas.topics import SESSIONS
 from tests.flow.agents import at_work
@@ -62,3 +64,19 @@ def stopped(pipeline: Pipeline, name: str) -> bool:
 def back(seen: Seen, name: str, above: int) -> bool:
     """A node that wakes and says so gets its share again, under new epochs."""
     return any(entry.record.node == name and entry.record.epoch > above for entry in seen.all(SESSIONS, Claim))
+
+
+async def test_scheduler(pipeline: Pipeline, seen: Seen) -> None:
+    """While it is frozen, a second one gives a dead worker's partitions away."""
+    async with at_work(pipeline.url) as work:
+        await seen.until(lambda: len(seen.running()) >= UNDER_WAY, "requests in mid-generation")
+        pipeline.crew.freeze("scheduler")
+        pipeline.specs["scheduler-b"] = Spec("scheduler-b", "scheduler", pipeline.specs["scheduler"].settings)
+        await pipeline.start("scheduler-b")
+        pipeline.crew.kill("rollout-1")
+        await seen.until(lambda: all(claim.node == "rollout-0" for claim in seen.owners.values()), "the other worker to take all")
+        pipeline.crew.thaw("scheduler")
+        assert await pipeline.exit_code("scheduler") == Superseded.exit_code
+    assert Superseded.remedy in pipeline.said("scheduler")
+    assert not work.broken
+    await require_whole(pipeline, seen, work)
