@@ -124,9 +124,23 @@ class Admin:
         if not places:
             return {}
         wanted = {TopicPartition(*place): spec for place in places}
-        found = await self._ask("offsets", lambda client: client.list_offsets(
-            wanted, isolation_level=isolation, request_timeout=REQUEST_S))
+
+        async def once() -> dict[TopicPartition, Any]:
+            try:
+                return await self._settle(lambda client: client.list_offsets(
+                    wanted, isolation_level=isolation, request_timeout=REQUEST_S), "offsets", frozenset())
+            except TopicMismatch as error:  # librdkafka says "no leaders" also while it cannot reach any broker
+                await self._require(places)
+                raise _AskAgain(str(error)) from error
+
+        found = await self._again(once, "offsets")
         return {Place(each.topic, each.partition): int(result.offset) for each, result in found.items()}
+
+    async def _require(self, places: Sequence[Place]) -> None:
+        counts = await self._partition_counts(sorted({place.topic for place in places}))
+        for place in places:
+            if place.partition >= counts.get(place.topic, 0):
+                raise TopicMismatch(f"there is no partition {place.topic}/{place.partition}")
 
     async def _ask(self, what: str, ask: Ask[K], *, allow: frozenset[int] = frozenset()) -> dict[K, Any]:
         """The answers by key, without those that failed with a code in `allow`."""
@@ -135,9 +149,11 @@ class Admin:
     async def _settle(self, ask: Ask[K], what: str, allow: frozenset[int]) -> dict[K, Any]:
         answers: dict[K, Any] = {}
         for key, future in ask(self._client).items():
+            answer = asyncio.wrap_future(future)
+            answer.add_done_callback(_take_note)
             try:
                 # Shielded: librdkafka's thread answers the future later, and would fail on a cancelled one.
-                answers[key] = await asyncio.shield(asyncio.wrap_future(future))
+                answers[key] = await asyncio.shield(answer)
             except KafkaException as error:
                 if error.args[0].code() not in allow:
                     raise _error(error.args[0], what) from error
@@ -153,6 +169,12 @@ class Admin:
                     said = str(error)
                     await anyio.sleep(RETRY_S)
         raise BrokerUnavailable(f"{what}: no answer from {self._connection.bootstrap} within {self._connection.deadline_s:.0f} s {said}")
+
+
+def _take_note(answer: asyncio.Future[Any]) -> None:
+    """Where the question was given up nobody else does, and asyncio would log an error that was never looked at."""
+    if not answer.cancelled():
+        answer.exception()
 
 
 def _error(error: KafkaError, what: str) -> Exception:
