@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,9 @@ def test_every_topic_and_record_is_explained() -> None:
 def test_every_role_and_command_is_in_the_readme() -> None:
     missing = [name for name in [*ROLES, *COMMANDS] if f"`{name}" not in README and f"seamlessflow {name}" not in README]
     assert not missing
+
+
+def test_the_files_of_tests_have_names_of_their_own() -> None:
+    """pytest imports them by these names."""
+    names = Counter(file.name for file in (file_map.ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []

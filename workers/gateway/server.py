@@ -63,7 +63,10 @@ def write_address(file: Path, url: str) -> None:
 
 
 async def serve(app: ASGIApp, listener: socket.socket, stop: anyio.Event, drain_s: float, dismiss: Callable[[], None]) -> None:
-    """Serve until `stop`; then let calls in flight end for `drain_s`, and `dismiss` the others: they are to answer and end."""
+    """Serve until `stop`; then let calls in flight end for `drain_s`, and `dismiss` the others: they are to answer and end.
+
+    Cancelled, because another part of the gateway failed, it dismisses all at once.
+    """
     config = uvicorn.Config(
         app, http=Protocol, ws="none", loop="none", lifespan="off", log_config=None, access_log=False, server_header=False,
         date_header=False, backlog=BACKLOG, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=math.ceil(drain_s + DISMISS_S),
@@ -71,12 +74,16 @@ async def serve(app: ASGIApp, listener: socket.socket, stop: anyio.Event, drain_
     server = Server(config)
 
     async def end_on_stop() -> None:
-        await stop.wait()
-        server.should_exit = True
-        await anyio.sleep(drain_s)
-        dismiss()
+        try:
+            await stop.wait()
+            server.should_exit = True
+            await anyio.sleep(drain_s)
+        finally:
+            server.should_exit = True
+            dismiss()
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(end_on_stop)
-        await server.serve([listener])
+        with anyio.CancelScope(shield=True):  # uvicorn answers calls in tasks of its own: cancelled with it, they would end as 500
+            await server.serve([listener])
         tasks.cancel_scope.cancel()

@@ -16,12 +16,13 @@ import pytest
 from openai import APIStatusError, AsyncOpenAI
 
 from schemas.arrays import unpack_i4
-from schemas.errors import SetupError
+from schemas.errors import SetupError, UnknownRecord
 from schemas.identity import START, Position, SessionId
 from schemas.record import Record
 from schemas.session import Cancel, Claim, Close, Open, Request
 from schemas.span import Span
 from schemas.topics import SESSIONS
+from streams.broker import Outgoing
 from streams.log import Log
 from streams.memory import MemoryBroker
 from streams.service import Watch
@@ -360,6 +361,29 @@ async def test_a_gateway_that_stops_sends_waiting_calls_elsewhere(tmp_path: Path
         await until(lambda: answers, "the answer")
     assert answers[0][0] == 503
     assert [cancel.reason for cancel in records(log, SESSIONS, Cancel)] == ["gateway stops"]
+
+
+async def test_a_gateway_that_must_end_answers_the_calls_that_wait_and_says_why_it_ended(tmp_path: Path) -> None:
+    log = await memory_log()
+    answers: list[tuple[int, dict[str, Any]]] = []
+    with pytest.raises(ExceptionGroup) as ended:
+        async with aiohttp.ClientSession() as http, anyio.create_task_group() as calls:
+
+            async def call(base: str) -> None:
+                with anyio.CancelScope(shield=True):
+                    async with http.post(f"{base}/v1/sessions") as response:
+                        runner = Agent(http, base, await response.json())
+                    answers.append(await runner.call())
+
+            async with gateway(log, tmp_path) as base:
+                calls.start_soon(call, base)
+                await until(lambda: records(log, SESSIONS, Request), "the Request")
+                newer = Outgoing(log.name(SESSIONS), 0, b"", b"", (("type", b"Newer"), ("schema", b"9.0")))
+                log.broker.append(newer)  # type: ignore[attr-defined]
+                await anyio.sleep_forever()
+    assert ended.group_contains(UnknownRecord)
+    assert [status for status, _ in answers] == [503]
+    assert answers[0][1]["error"]["type"] == "server_error"
 
 
 async def test_a_session_is_described_by_the_fold(tmp_path: Path) -> None:
