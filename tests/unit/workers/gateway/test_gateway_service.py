@@ -366,21 +366,23 @@ async def test_a_gateway_that_stops_sends_waiting_calls_elsewhere(tmp_path: Path
 async def test_a_gateway_that_must_end_answers_the_calls_that_wait_and_says_why_it_ended(tmp_path: Path) -> None:
     log = await memory_log()
     answers: list[tuple[int, dict[str, Any]]] = []
+
+    async def call(http: aiohttp.ClientSession, base: str) -> None:
+        with anyio.CancelScope(shield=True):
+            async with http.post(f"{base}/v1/sessions") as response:
+                runner = Agent(http, base, await response.json())
+            answers.append(await runner.call())
+
+    async def meet_a_newer_record() -> None:
+        async with aiohttp.ClientSession() as http, anyio.create_task_group() as calls, gateway(log, tmp_path) as base:
+            calls.start_soon(call, http, base)
+            await until(lambda: records(log, SESSIONS, Request), "the Request")
+            newer = Outgoing(log.name(SESSIONS), 0, b"", b"", (("type", b"Newer"), ("schema", b"9.0")))
+            log.broker.append(newer)  # type: ignore[attr-defined]
+            await anyio.sleep_forever()
+
     with pytest.raises(ExceptionGroup) as ended:
-        async with aiohttp.ClientSession() as http, anyio.create_task_group() as calls:
-
-            async def call(base: str) -> None:
-                with anyio.CancelScope(shield=True):
-                    async with http.post(f"{base}/v1/sessions") as response:
-                        runner = Agent(http, base, await response.json())
-                    answers.append(await runner.call())
-
-            async with gateway(log, tmp_path) as base:
-                calls.start_soon(call, base)
-                await until(lambda: records(log, SESSIONS, Request), "the Request")
-                newer = Outgoing(log.name(SESSIONS), 0, b"", b"", (("type", b"Newer"), ("schema", b"9.0")))
-                log.broker.append(newer)  # type: ignore[attr-defined]
-                await anyio.sleep_forever()
+        await meet_a_newer_record()
     assert ended.group_contains(UnknownRecord)
     assert [status for status, _ in answers] == [503]
     assert answers[0][1]["error"]["type"] == "server_error"
