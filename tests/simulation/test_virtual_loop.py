@@ -8,7 +8,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from tests.simulation.virtual_loop import START_S, Deadlock, run_virtually
+from tests.simulation.cluster import Cluster
+from tests.simulation.virtual_loop import RESOLUTION_S, START_S, Deadlock, run_virtually
 
 
 def test_time_is_that_of_the_timers_and_costs_none() -> None:
@@ -53,3 +54,13 @@ def test_a_deadline_strikes_at_its_time_exactly() -> None:
 def test_waiting_for_nothing_is_a_deadlock() -> None:
     with pytest.raises(Deadlock):
         run_virtually(anyio.sleep_forever)
+
+
+def test_a_wait_that_its_timer_ended_a_moment_early_is_over() -> None:
+    """Else its reader would ask again at once, for ever: time moves only where nothing is ready."""
+
+    async def main() -> None:
+        with anyio.fail_after(1):
+            assert not await Cluster().news(["letters"], anyio.current_time() + RESOLUTION_S / 2)
+
+    run_virtually(main)
