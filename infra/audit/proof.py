@@ -30,8 +30,9 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One entry of the course. `numerics` holds what differs in the keys: name → (log, here). `max_difference` is the largest absolute
-    difference to the published weights, None where they are equal or their files are gone."""
+    """One entry of the course. Digests are those of the weights, or of the optimizer where it alone differs (`what`). `numerics` holds what
+    differs in the keys: name → (log, here). `max_difference` is the largest absolute difference to the published weights, None where
+    they are equal, were not published or their files are gone."""
 
     step: int
     version: int | None
@@ -40,6 +41,7 @@ class Compared:
     found_sha256: str = ""
     numerics: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
     max_difference: float | None = None
+    what: Literal["weights", "optimizer"] = "weights"
 
 
 @dataclass(frozen=True, slots=True)

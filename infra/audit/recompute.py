@@ -75,6 +75,7 @@ def _arithmetic(initial: Made, settings: TrainerSettings) -> Arithmetic:
     assert initial.version is not None
     return Arithmetic(Qwen2(Qwen2Config.from_dict(initial.version.config)), settings)
 
+
 def expired_steps(steps: Iterable[Step], starts: Mapping[int, int]) -> set[int]:
     """Steps of which a trajectory lies before the first offset left in its partition (`starts`)."""
     return {step.step for step in steps if any(place.offset < starts[place.partition] for place in step.plan.places)}
@@ -156,11 +157,13 @@ class Recomputation:
 
     def _compare(self, made: Made, trained: Trained) -> Compared:
         differ = _differences(made.numerics, trained.numerics)
-        found, said = trained.weights_sha256, made.weights_sha256
+        number, found, said = _number(made.version), trained.weights_sha256, made.weights_sha256
         if (found, trained.optimizer_sha256) == (said, made.optimizer_sha256):
-            return Compared(made.step, _number(made.version), "equal", said, found, differ)
+            return Compared(made.step, number, "equal", said, found, differ)
         outcome: Outcome = "follows" if made.base not in self._equal else "not comparable" if differ else "different"
-        return Compared(made.step, _number(made.version), outcome, said, found, differ, self._distance(made.version))
+        if found == said:
+            return Compared(made.step, number, outcome, made.optimizer_sha256, trained.optimizer_sha256, differ, what="optimizer")
+        return Compared(made.step, number, outcome, said, found, differ, self._distance(made.version))
 
     def _distance(self, version: WeightVersion | None) -> float | None:
         if version is None:

@@ -15,11 +15,11 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
-from infra.audit.proof import Asked, Outcome, Report
+from infra.audit.proof import Asked, Compared, Outcome, Report
 from infra.broker.admin import require_reachable
 from infra.cli.run import open_log
 from infra.cli.where import AS_SET, Where
-from schemas.errors import RetentionPassed
+from schemas.errors import RetentionPassed, UsageError
 
 EXIT_CODES: dict[Outcome, int] = {"equal": 0, "different": 1, "not comparable": 3, "unproven": RetentionPassed.exit_code}
 
@@ -37,6 +37,8 @@ def recompute(
 
     Begins at version 0, or at the newest checkpoint before --from; goes on from a checkpoint where trajectories have expired.
     """
+    if threads is not None and threads < 1:
+        raise UsageError(f"--threads {threads}: torch needs at least 1")
     connection = where.connection()
     require_reachable(connection.address())
     report = anyio.run(_recompute, connection.address(), connection.namespace, Asked(first or 1, last, checkpoints, threads))
@@ -67,12 +69,20 @@ def show(report: Report, console: Console) -> None:
     if unproven := said["unproven"]:
         table.add_row("cannot be proven", f"{runs_of(unproven)}: trajectories, or what to start from, are gone")
     if found is not None:
-        table.add_row("first difference", f"step {found.step}, version {found.version}")
-        table.add_row("digests", f"{found.expected_sha256[:16]}… there, {found.found_sha256[:16]}… here")
-        distance = "unknown, its files are gone" if found.max_difference is None else f"{found.max_difference:.3g}"
-        table.add_row("largest difference", distance)
+        published = "not published" if found.version is None else f"version {found.version}"
+        table.add_row("first difference", f"step {found.step}, {published}")
+        table.add_row(f"digests, {found.what}", f"{found.expected_sha256[:16]}… there, {found.found_sha256[:16]}… here")
+        table.add_row("largest difference", _distance(found))
     console.print(table)
     console.print(_verdict(report), highlight=False, soft_wrap=True, markup=False)
+
+
+def _distance(found: Compared) -> str:
+    if found.what == "optimizer":
+        return "none in the weights"
+    if found.max_difference is not None:
+        return f"{found.max_difference:.3g}"
+    return "unknown: not published" if found.version is None else "unknown: its files are gone"
 
 
 def _verdict(report: Report) -> str:
@@ -80,7 +90,7 @@ def _verdict(report: Report) -> str:
     if found is None:
         return "equal, bit for bit" if report.verdict == "equal" else "nothing could be compared: expired, and no checkpoint is left"
     if found.outcome == "different":
-        return f"DIFFERENT: step {found.step} gives other weights under the same numerics"
+        return f"DIFFERENT: step {found.step} gives another {found.what} digest under the same numerics"
     keys = ", ".join(f"{name} {there or 'unset'} there, {here or 'unset'} here" for name, (there, here) in found.numerics.items())
     return f"cannot be compared bit for bit from step {found.step} on: {keys}"
 

@@ -8,10 +8,12 @@ snapshot is as old as its cadence allows it to be, so that the rest is the longe
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
+
+import anyio
 
 from infra.bench.measure import Timing, rotated, stopwatch
 from infra.bench.stage import Tell, fresh_namespace, log_of, run
@@ -22,6 +24,7 @@ from schemas.session import Claim, Close, Open, Request, Sampling
 from schemas.settings import Connection
 from schemas.span import Span
 from schemas.topics import SESSIONS
+from streams.codec import Entry
 from streams.log import Log
 from streams.writer import WriterOptions
 from workers.ledger import Ledger
@@ -35,6 +38,8 @@ SPAN_TOKENS, SPANS = 32, 8
 LONG_TOKENS = 2_000
 """Accepted tokens of an open session."""
 CADENCE_BYTES = 4 << 20
+OWN_S = 120.0
+"""How long a fold may take until the own Claim was read back."""
 
 _PROMPT, _TOKENS, _LOGPROBS = pack_i4(range(64)), pack_i4(range(SPAN_TOKENS)), pack_f4([-1.0] * SPAN_TOKENS)
 
@@ -121,11 +126,16 @@ async def _take(log: Log, store: SnapshotStore | None, epoch: int) -> int:
     ledger, count = start.ledger(), 0
     async with log.writer() as writer, log.follow(SESSIONS, {0: start.position.offset}) as reader:
         await writer.send(SESSIONS, 0, Claim(epoch=epoch, node="bench", incarnation=str(epoch)))
-        while ledger.epoch != epoch:
-            for entry in await reader.read(timeout_s=1.0):
-                ledger.apply(entry.offset, entry.record)
-                count += 1
+        with anyio.fail_after(OWN_S):
+            while ledger.epoch != epoch:
+                count += _fold(ledger, await reader.read(timeout_s=1.0))
     return count
+
+
+def _fold(ledger: Ledger, entries: Sequence[Entry[Record]]) -> int:
+    for entry in entries:
+        ledger.apply(entry.offset, entry.record)
+    return len(entries)
 
 
 def _opening(session: int) -> Iterator[Record]:

@@ -13,7 +13,7 @@ is settled once; what this software still cannot read is not written again.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import anyio
@@ -70,8 +70,8 @@ async def read_letters(log: Log) -> Letters:
     return Letters(await read_from(log, DEADLETTER, {0: start[place]}, committed=True))
 
 
-async def refusal(log: Log, case: Case, later_closes: Iterable[int] = ()) -> str:
-    """Why these bytes must not be written again; empty where they may. `later_closes`: of the trajectories that stand behind them."""
+async def refusal(log: Log, case: Case, closes: Mapping[int, int] | None = None) -> str:
+    """Why these bytes must not be written again; empty where they may. `closes`: of trajectories from their offset on."""
     topic = TOPICS.get(case.origin.topic)
     if topic is None:
         return f"there is no topic {case.origin.topic}"
@@ -81,8 +81,14 @@ async def refusal(log: Log, case: Case, later_closes: Iterable[int] = ()) -> str
         record = decode(topic, await log.blobs.check_out(_message(case))).record
     except LogError as error:
         return f"this software cannot read them either: {error}"
-    if isinstance(record, Trajectory) and any(close >= record.close for close in later_closes):
-        return f"trajectories of later Closes follow, and readers would take Close {record.close} for a double (R6)"
+    return _out_of_order(case, record.close, closes or {}) if isinstance(record, Trajectory) else ""
+
+
+def _out_of_order(case: Case, close: int, closes: Mapping[int, int]) -> str:
+    if closes.get(case.origin.offset) == close:
+        return f"the trajectory itself stands in the log, at offset {case.origin.offset}, and its readers went past it"
+    if any(other >= close for other in closes.values()):
+        return f"trajectories of later Closes follow, and readers would take Close {close} for a double (R6)"
     return ""
 
 
@@ -93,7 +99,8 @@ async def redrive(log: Log, choose: Choose, reason: str) -> list[Outcome]:
     """
 
     async def look(case: Case) -> tuple[str, list[Outgoing]]:
-        return await refusal(log, case, await _later_closes(log, case)), [_again(log, case)]
+        why = await refusal(log, case, await _closes_from(log, case))
+        return why, [] if why else [await log.blobs.check_in(_again(log, case))]
 
     return await _settle_all(log, choose, look, "redriven", reason)
 
@@ -111,7 +118,8 @@ async def discard(log: Log, choose: Choose, reason: str) -> list[Outcome]:
 
 
 async def _settle_all(log: Log, choose: Choose, look: Look, how: How, reason: str) -> list[Outcome]:
-    chosen = [case.id for case in choose(await read_letters(log))]
+    in_order = sorted(choose(await read_letters(log)), key=lambda case: case.origin)  # of one partition as they stood: R6 goes by order
+    chosen = [case.id for case in in_order]
     outcomes: list[Outcome] = []
     for begin in range(0, len(chosen), CHUNK):
         outcomes += await _settle(log, chosen[begin : begin + CHUNK], look, how, reason)
@@ -147,12 +155,13 @@ async def _attempt(
     return outcomes
 
 
-async def _later_closes(log: Log, case: Case) -> list[int]:
+async def _closes_from(log: Log, case: Case) -> dict[int, int]:
+    """Offset → Close of the trajectories from the case's offset on."""
     if case.origin.topic != TRAJECTORIES.name:
-        return []
+        return {}
     starts = await log.broker.starts([place := log.place(TRAJECTORIES, case.origin.partition)])
-    behind = await read_from(log, TRAJECTORIES, {case.origin.partition: max(starts[place], case.origin.offset)})
-    return [entry.record.close for entry in behind if isinstance(entry.record, Trajectory)]
+    found = await read_from(log, TRAJECTORIES, {case.origin.partition: max(starts[place], case.origin.offset)})
+    return {entry.offset: entry.record.close for entry in found if isinstance(entry.record, Trajectory)}
 
 
 def _again(log: Log, case: Case) -> Outgoing:

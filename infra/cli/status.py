@@ -143,7 +143,8 @@ def _scheduler_line(said: dict[str, Any]) -> str:
 
 def _node_line(node: dict[str, Any]) -> str:
     states = node["life"] if node["life"] == node["state"] else f"{node['life']}, {node['state']}"
-    head = f"{node['node']}: {states}, version {node['version']}"
+    version = f"version {node['version']}" if node["version"] >= 0 else "no version yet (a trainer begins the run with version 0)"
+    head = f"{node['node']}: {states}, {version}"
     work = f", partitions {ranges(node['partitions']) or 'none'}, {node['running']} running, {node['waiting']} waiting"
     work += f", took them in {node['own_s']:.1f} s" if node["own_s"] else ""
     work += f" and {node['first_token_s']:.1f} s to the first token" if node["first_token_s"] else ""

@@ -24,6 +24,7 @@ from infra.demo.proof import Proof, prove
 from infra.demo.report import Run, make_report, shortcomings, write_report
 from infra.demo.stage import prepare
 from infra.demo.view import open_view
+from schemas.errors import UsageError
 from schemas.settings import Connection
 
 RUN_DIR = Path("runs/demo")
@@ -37,7 +38,7 @@ def demo(
     seed: Annotated[int, Parameter(help="Seed of words, model and sampling.")] = 0,
     turns: Annotated[Literal[1, 2], Parameter(help="2: a wrong answer may be mended.")] = 1,
     faults: Annotated[bool, Parameter(help="Kill a rollout worker and the trainer in mid-run.")] = True,
-    trainer_kills: Annotated[int, Parameter(help="How often the trainer is killed.")] = 1,
+    trainer_kills: Annotated[int, Parameter(help="How often the trainer is killed (with --faults).")] = 1,
     recompute: Annotated[bool, Parameter(negative="", help="At the end, make all weights again in another process.")] = False,
     plain: Annotated[bool, Parameter(help="Lines instead of a live screen.")] = False,
     where: Where = AS_SET,
@@ -46,6 +47,8 @@ def demo(
 
     The data of an earlier demo in the run folder is removed. Kafka stays for `tail`, `status` and `audit`, until `seamlessflow down`.
     """
+    if trainer_kills < 0 or steps < 1:
+        raise UsageError(f"--trainer-kills {trainer_kills}, --steps {steps}: kills from 0, steps from 1 on")
     began_s, console = time.monotonic(), Console()
     asked = _connection(where)
     plan = Plan(asked.run_dir, steps, seed, turns)

@@ -57,7 +57,7 @@ def make_report(run: Run, verdict: Verdict, evaluations: Evaluations, told: Told
         "trainer_back_s": told.trainer_back_s,
         "requests_under_way_at_the_kill": told.victims_requests or None,
         "violations": [str(violation) for violation in verdict.violations[:20]],
-        **({} if proof is None else {"recomputed_versions": proof.versions, "recomputed_equal": proof.equal}),
+        **({} if proof is None else proof.report()),
     }
 
 
@@ -68,7 +68,7 @@ def shortcomings(report: dict[str, Any], *, faults: bool, trainer_kills: int = 1
         (report["lost_requests"] == 0, f"lost requests: {report['lost_requests']}"),
         (report["trained_twice"] == 0, f"tokens trained twice: {report['trained_twice']}"),
         (report["heldout_before"] is not None and report["heldout_after"] is not None, "an evaluation is missing"),
-        (report.get("recomputed_equal", True) is True, "weights that were made again are not those of the log"),
+        (report.get("recomputed_equal", True) is True, f"the weights of the log were not made again {report.get('recompute_said', '')}"),
         (report["staleness_max"] is not None and report["staleness_max"] <= report["staleness_bound"], "staleness beyond its bound"),
     ]
     if faults:

@@ -255,7 +255,8 @@ class Call:
         left_s = held_until - monotonic()
         if left_s <= 0:
             self._reason = "held too long"
-            raise unavailable(f"no token came for {self._calls.settings.hold_s:.0f} s: nobody owns the partition, or it is paused")
+            held = f"no token came for {self._calls.settings.hold_s:.0f} s: nobody owns the partition, or it is paused"
+            raise unavailable(f"{held}; `seamlessflow status` says which")
         with anyio.move_on_after(min(limit_s, left_s)):
             await self._waiter.news()
             return True

@@ -146,6 +146,8 @@ class Worker:
         """
         async with self.log.follow_all(TRAINING) as training:
             entries = await training.read_to_end([0])
+            if _newest(entries) is None:
+                logger.warning("no version is announced yet: a trainer begins the run with version 0")
             while True:
                 version = _newest(entries)
                 try:

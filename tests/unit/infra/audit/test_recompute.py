@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from infra.audit.course import course
-from infra.audit.proof import Asked, Report
+from infra.audit.proof import Asked, Compared, Report
 from infra.audit.recompute import Recomputation, recompute_log
 from infra.audit.recompute_command import EXIT_CODES, show
 from models.chat import CharacterChat
@@ -205,7 +205,7 @@ async def test_other_weights_under_the_same_numerics_are_different(log: Log, tmp
     report = await run_changed(log, settings, {2: "0" * 64})
     assert [each.outcome for each in report.compared] == ["equal", "different", "equal", "equal"]
     assert (report.verdict, EXIT_CODES[report.verdict]) == ("different", 1)
-    assert "DIFFERENT: step 2 gives other weights under the same numerics" in shown(report)
+    assert "DIFFERENT: step 2 gives another weights digest under the same numerics" in shown(report)
 
 
 @pytest.mark.usefixtures("_threads_matter")
@@ -266,6 +266,15 @@ async def test_expired_trajectories_are_said_to_be_expired(log: Log, tmp_path: P
 async def test_a_log_without_a_run_is_said_to_be_one() -> None:
     with pytest.raises(LogError, match="no trainer has begun a run"):
         await recomputed(await open_log())
+
+
+def test_an_optimizer_alone_that_differs_is_named() -> None:
+    found = Compared(3, None, "different", "a" * 64, "b" * 64, what="optimizer")
+    said = shown(Report(0, [found]))
+    assert "step 3, not published" in said
+    assert "digests, optimizer" in said
+    assert "none in the weights" in said
+    assert "DIFFERENT: step 3 gives another optimizer digest under the same numerics" in said
 
 
 def shown(report: Report) -> str:

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import msgpack
 import pytest
@@ -114,6 +115,40 @@ async def test_a_trajectory_comes_back_while_no_later_close_follows(closes: list
     (outcome,) = await redrive(log, everything, "")
     assert outcome.did == did
     assert [entry.record.close for entry in entries(log, TRAJECTORIES, Trajectory)] == [*closes, *([14] if did else [])]
+
+
+async def test_trajectories_come_back_in_the_order_in_which_they_stood() -> None:
+    log = await memory_log()
+    for offset, close in ((7, 20), (3, 14)):
+        lost = encode("trajectories", 1, Trajectory(session=close - 5, close=close))
+        assert lost.value is not None
+        append(log, DEADLETTER, 0, letter(TRAJECTORIES, lost.value, lost.headers, offset=offset))
+    outcomes = await redrive(log, lambda letters: [letters.find(0), letters.find(1)], "")
+    assert [outcome.did for outcome in outcomes] == ["redriven", "redriven"]
+    assert [entry.record.close for entry in entries(log, TRAJECTORIES, Trajectory)] == [14, 20]
+
+
+async def test_a_trajectory_that_stands_in_the_log_is_not_doubled_and_that_is_said() -> None:
+    log = await memory_log()
+    stands = Trajectory(session=9, close=14)
+    append(log, TRAJECTORIES, 1, stands)
+    message = encode("trajectories", 1, stands)
+    assert message.value is not None
+    append(log, DEADLETTER, 0, letter(TRAJECTORIES, message.value, message.headers, offset=0))
+    (outcome,) = await redrive(log, everything, "")
+    assert (outcome.did, "itself stands in the log, at offset 0" in outcome.why) == (None, True)
+
+
+async def test_what_was_buried_whole_and_is_large_goes_through_the_blob_store(tmp_path: Path) -> None:
+    log = replace(await memory_log(), blobs=Blobs(str(tmp_path)))
+    large = encode("scores", 1, Score(trajectory=4, session=9, rule="r", value=0.5, detail="x" * (2 << 20)))
+    assert large.value is not None
+    append(log, DEADLETTER, 0, letter(SCORES, large.value, large.headers))
+    (outcome,) = await redrive(log, everything, "")
+    assert outcome.did == "redriven"
+    (message,) = raw(log, SCORES)
+    assert len(message.value or b"") < 1000
+    assert (await log.blobs.check_out(message)).value == large.value
 
 
 @pytest.mark.parametrize("is_back", [True, False])

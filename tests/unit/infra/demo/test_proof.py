@@ -11,7 +11,6 @@ import pytest
 
 from infra.demo import proof
 from infra.demo.cast import Plan
-from schemas.errors import SetupError
 from schemas.settings import Connection
 
 PLAN = Plan(Path("run"), steps=40, seed=0, turns=1)
@@ -39,6 +38,5 @@ def test_equal_means_every_version_that_the_log_has(
     assert prove(monkeypatch, answer, versions) == proof.Proof(40, expected)
 
 
-def test_a_process_without_an_answer_is_an_error_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SetupError, match="version 0 is gone"):
-        prove(monkeypatch, "")
+def test_a_process_without_an_answer_proves_nothing_and_is_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert prove(monkeypatch, "") == proof.Proof(0, equal=False, words="seamlessflow: version 0 is gone")
