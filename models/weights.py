@@ -1,7 +1,7 @@
 """Weights as files: named tensors <-> safetensors, named by the digest of their content (R8).
 
 Invariants:
-- a file under its final name is whole: it is written under a temporary name, flushed to disk, renamed, and its folder flushed;
+- a file under its final name is whole (`streams.durable`);
 - equal tensors give equal bytes, hence the same name: writing them again is harmless;
 - `fetch` returns only tensors whose file sizes, file digests and tensor digest are those that the log announced.
 """
@@ -9,8 +9,6 @@ Invariants:
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from safetensors.torch import load, save
 
 from schemas.errors import EngineError
 from schemas.training import WeightFile, WeightVersion
+from streams.durable import write_whole
 
 __all__ = ["fetch", "remove_weights", "require_fit", "weights_sha256", "write_weights"]
 
@@ -42,9 +41,8 @@ def write_weights(folder: Path, tensors: Tensors) -> WeightFile:
     """Write `<sha256>.safetensors` into `folder` (made if missing) and return its record; it is complete when this returns."""
     content = save({name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}, metadata={"format": "pt"})
     sha256 = hashlib.sha256(content).hexdigest()
-    folder.mkdir(parents=True, exist_ok=True)
     path = _file(folder, sha256)
-    _write_whole(path, content)
+    write_whole(path, content)
     # fsspec takes the path as it stands: percent-encoding, as Path.as_uri() does, would name another file.
     return WeightFile(uri=f"file://{path}", sha256=sha256, bytes=len(content))
 
@@ -99,25 +97,3 @@ def _read_verified(version: int, file: WeightFile) -> dict[str, torch.Tensor]:
         return dict(load(content))
     except SafetensorError as error:
         raise EngineError(f"{said} is no safetensors file: {error}") from error
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(prefix=".weights-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    _flush_folder(path.parent)
-
-
-def _flush_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -3,7 +3,7 @@
     ROOT/20261201T13/<sha256>
 
 Invariants:
-- a file under its final name is whole: a local one is flushed to disk and renamed, object stores show an object once it is complete;
+- a file under its final name is whole: a local one by `streams.durable`, object stores show an object once it is complete;
 - a file is written under its name within that hour alone (by the writer's clock). So a name that is older than any writer's hesitation
   between blob and record is never written again, and whoever removes it takes nothing from a record that is still to come;
 - `read` returns only bytes that have the recorded length and digest.
@@ -14,9 +14,7 @@ Blocking: `streams.blobs` calls it in threads.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -28,6 +26,7 @@ import msgspec
 from fsspec.implementations.local import LocalFileSystem
 
 from schemas.errors import MissingBlob, UsageError
+from streams.durable import write_whole
 
 __all__ = ["BlobStore", "Reference", "Stored", "name_of", "read_blob"]
 
@@ -93,7 +92,7 @@ class BlobStore:
 
     def _write_whole(self, path: str, content: bytes) -> None:
         if isinstance(self._files, LocalFileSystem):
-            _write_local(Path(path), content)
+            write_whole(Path(path), content)
         else:
             self._files.pipe_file(path, content)
 
@@ -120,27 +119,3 @@ def read_blob(reference: Reference) -> bytes:
         said = f"its {len(content)} bytes are not the {reference.bytes} of sha256 {reference.sha256}"
         raise MissingBlob(f"{reference.uri} is damaged: {said}")
     return content
-
-
-def _write_local(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".part", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    _flush_folder(path.parent)
-
-
-def _flush_folder(folder: Path) -> None:
-    """Make the names in a folder durable: without it a crash of the machine may forget a rename."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

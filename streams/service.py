@@ -1,7 +1,8 @@
 """Runs one role in one process: signals, readiness, the watchdog and the exit code. Every role is one coroutine; this is its frame.
 
 Invariants: a role that fails ends its process with the error's exit code and one line for the operator; SIGTERM and SIGINT end it cleanly
-with 0; a role that makes no progress for its limit ends with NoProgress and the cause it waited for (R10).
+with 0; a role that makes no progress for its limit ends with NoProgress and the cause it waited for (R10). A process that is to end, for any
+of these reasons, is gone after CLOSE_S: SIGALRM ends one whose close hangs, or that left a thread behind.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ LAG_PERIOD_S = 0.5
 LAG_REPORT_S = 1.0
 WATCH_PERIOD_S = 1.0
 CLOSE_S = 20.0
-"""How long a role may take to close after a signal before the process exits all the same."""
+"""How long a process may take to end before SIGALRM ends it all the same."""
 
 GC_THRESHOLDS = (50_000, 20, 50)
 """A role holds many records and makes few cycles: at Python's defaults (700, 10, 10) the search for cycles is a sixth of its CPU time."""
@@ -84,7 +85,7 @@ async def supervise(role: Role, log: Log, watch: Watch, ready_file: Path | None 
     """Run a role until it ends, fails, or a signal asks it to stop."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_stop_on_signal, tasks.cancel_scope)
-        tasks.start_soon(watch.run)
+        tasks.start_soon(_end_without_progress, watch)
         tasks.start_soon(_measure_lag)
         await tasks.start(_run_to_end, tasks.cancel_scope, role, log, watch)
         _announce(log.role, ready_file)
@@ -115,6 +116,7 @@ def run_process(main: Role, log_of: LogFactory, *, role: str, ready_file: Path |
         failures.append(first_error(group))
     if not failures:
         return 0
+    _end_in_time()
     print(f"seamlessflow {role}: {failures[0]}", file=sys.stderr, flush=True)
     return failures[0].exit_code
 
@@ -155,9 +157,23 @@ async def _stop_on_signal(scope: anyio.CancelScope) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for number in signals:
             logger.info("stopping", signal=signal.Signals(number).name)
-            signal.setitimer(signal.ITIMER_REAL, CLOSE_S)  # SIGALRM ends a close that hangs
+            _end_in_time()
             scope.cancel()
             return
+
+
+async def _end_without_progress(watch: Watch) -> None:
+    try:
+        await watch.run()
+    except NoProgress as error:
+        logger.error(str(error))  # now: what is waited for may be a thread, and cancellation waits for it, too
+        _end_in_time()
+        raise
+
+
+def _end_in_time() -> None:
+    """No end waits for ever: the interpreter joins every thread before it exits, one that was abandoned in a hanging call, too."""
+    signal.setitimer(signal.ITIMER_REAL, CLOSE_S)
 
 
 async def _measure_lag() -> None:

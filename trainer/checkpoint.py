@@ -13,7 +13,6 @@ alone: what is being written has a name of its own, and is removed only after no
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 import time
@@ -29,6 +28,7 @@ from torch import Tensor
 
 from models.weights import weights_sha256
 from schemas.errors import UsageError
+from streams.durable import flush
 from trainer.learner import Learner
 
 __all__ = ["ABANDONED_S", "Checkpoint", "State", "kept", "load", "newest", "prune", "save"]
@@ -81,9 +81,9 @@ def save(folder: Path, learner: Learner, *, step: int, version: int, numerics: M
         _write(temporary / _OPTIMIZER, learner.optimizer.moments())
         (temporary / _STATE).write_bytes(msgspec.json.format(msgspec.json.encode(state)))
         for written in (temporary / _WEIGHTS, temporary / _OPTIMIZER, temporary / _STATE, temporary):
-            _flush(written)
+            flush(written)
         _give_name(temporary, path)
-        _flush(folder)
+        flush(folder)
     return Checkpoint(path, state)
 
 
@@ -177,11 +177,3 @@ def _read(path: Path, sha256: str) -> dict[str, Tensor]:
     if weights_sha256(tensors) != sha256:
         raise UsageError(f"{path} is damaged (its digest is not the recorded one): remove its folder, and an older checkpoint will be used")
     return tensors
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

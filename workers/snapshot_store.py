@@ -66,7 +66,7 @@ class SnapshotStore:
     group: str
 
     async def keep(self, snapshot: Snapshot) -> int | None:
-        """Write, announce, and remove what is older; answers its size in bytes, None where that did not work (it was reported)."""
+        """Write, announce, and remove what it replaces; answers its size in bytes, None where that did not work (it was reported)."""
         content = encode(snapshot)
         sha256 = digest(content)
         said = _Announcement(snapshot.next, sha256, len(content), f"{snapshot.next:020d}-{sha256[:12]}.snapshot")
@@ -162,13 +162,18 @@ def _verified(content: bytes, said: _Announcement, topic: str, partition: int) -
 
 
 def _write(folder: str, name: str, content: bytes) -> None:
-    """No rename: a torn file is told by its digest, and an announcement comes after this returns."""
+    """No rename: a torn file is told by its digest, and an announcement comes after this returns.
+
+    What is named above the new file is of another log, under the same name once: in one log offsets grow. (Or a slower owner removes a
+    younger one's file: that partition is read from its Position until the next snapshot.)
+    """
     store, path = fsspec.url_to_fs(folder)
     store.makedirs(path, exist_ok=True)
     store.pipe_file(f"{path}/{name}", content)
-    names = sorted(each for each in store.ls(path, detail=False) if each.endswith(".snapshot"))
-    for old in names[:-KEPT_FILES]:
-        store.rm_file(old)
+    stored = {each.rpartition("/")[2]: each for each in store.ls(path, detail=False) if each.endswith(".snapshot")}
+    older = sorted(each for each in stored if each <= name)
+    for each in stored.keys() - set(older[-KEPT_FILES:]):
+        store.rm_file(stored[each])
 
 
 def _content(path: str) -> bytes:

@@ -5,7 +5,7 @@ One set of processes for all tests. The run never stands still, so each audit le
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,7 +15,7 @@ from schemas.task import Task
 from schemas.topics import SESSIONS, TASKS, TRAINING
 from schemas.training import WeightVersion
 from tests.flow.harness import Pipeline, looping_pipeline
-from tests.flow.seen import Seen, require_self_describing, watching
+from tests.flow.seen import Seen, require_self_describing
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 
@@ -29,16 +29,10 @@ def standing(kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture
-async def pipeline(standing: Pipeline) -> Pipeline:
-    await standing.come_home()
-    return standing
-
-
-@pytest.fixture
-async def seen(pipeline: Pipeline) -> AsyncIterator[Seen]:
-    async with watching(pipeline.log()) as seen:
-        await seen.more_steps(1)
-        yield seen
+async def seen(seen: Seen) -> Seen:
+    """The log, once the loop goes round."""
+    await seen.more_steps(1)
+    return seen
 
 
 async def require_sound(pipeline: Pipeline, seen: Seen) -> None:

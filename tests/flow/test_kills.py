@@ -5,14 +5,14 @@ One set of processes for all tests; each mends what the one before left, and aud
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from schemas.topics import TRAJECTORIES
 from tests.flow.agents import at_work
 from tests.flow.harness import Pipeline, publish, require_whole, standing_pipeline
-from tests.flow.seen import Key, Seen, watching
+from tests.flow.seen import Key, Seen
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 
@@ -25,18 +25,6 @@ COMMITTED = 50
 def standing(kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
     with standing_pipeline(kafka_bootstrap, tmp_path_factory.mktemp("kills")) as pipeline:
         yield pipeline
-
-
-@pytest.fixture
-async def pipeline(standing: Pipeline) -> Pipeline:
-    await standing.come_home()
-    return standing
-
-
-@pytest.fixture
-async def seen(pipeline: Pipeline) -> AsyncIterator[Seen]:
-    async with watching(pipeline.log()) as seen:
-        yield seen
 
 
 async def under_way(seen: Seen, node: str | None = None) -> None:

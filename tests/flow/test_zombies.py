@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,7 +12,7 @@ from schemas.session import Claim
 from schemas.topics import SESSIONS
 from tests.flow.agents import at_work
 from tests.flow.harness import Pipeline, require_whole, standing_pipeline
-from tests.flow.seen import Seen, watching
+from tests.flow.seen import Seen
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 
@@ -23,18 +23,6 @@ UNDER_WAY = 3
 def standing(kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
     with standing_pipeline(kafka_bootstrap, tmp_path_factory.mktemp("zombies")) as pipeline:
         yield pipeline
-
-
-@pytest.fixture
-async def pipeline(standing: Pipeline) -> Pipeline:
-    await standing.come_home()
-    return standing
-
-
-@pytest.fixture
-async def seen(pipeline: Pipeline) -> AsyncIterator[Seen]:
-    async with watching(pipeline.log()) as seen:
-        yield seen
 
 
 async def test_owner(pipeline: Pipeline, seen: Seen) -> None:

@@ -69,6 +69,16 @@ async def test_a_reader_begins_with_the_newest_snapshot(tmp_path: Path) -> None:
     assert len(files_in(tmp_path)) == 2, "the newest, and one that a reader may have been told of"
 
 
+async def test_a_topic_made_anew_under_an_old_folder_has_its_snapshots(tmp_path: Path) -> None:
+    log = await written()
+    for cut in (CUT + 1, CUT + 2):
+        await store_of(log, tmp_path).keep(taken(log, cut))
+    anew = await written()
+    await store_of(anew, tmp_path).keep(taken(anew))
+    assert (await start_of(anew, tmp_path)).position == Position(CUT, 7)
+    assert [path.name[:20] for path in files_in(tmp_path)] == [f"{CUT:020d}"], "files of the old log are of no use to anybody"
+
+
 async def test_owners_and_assemblers_have_their_own(tmp_path: Path) -> None:
     log = await written()
     await store_of(log, tmp_path).keep(taken(log))
