@@ -1,8 +1,8 @@
 """Runs one role in one process: signals, readiness, the watchdog and the exit code. Every role is one coroutine; this is its frame.
 
 Invariants: a role that fails ends its process with the error's exit code and one line for the operator; SIGTERM and SIGINT end it cleanly
-with 0; a role that makes no progress for its limit ends with NoProgress and the cause it waited for (R10). A process that is to end, for any
-of these reasons, is gone after CLOSE_S: SIGALRM ends one whose close hangs, or that left a thread behind.
+with 0; a role that makes no progress for its limit ends with NoProgress and the cause it waited for (R10). A process that is to end, for
+any of these reasons, is gone after CLOSE_S: SIGALRM ends one whose close hangs, or that left a thread behind.
 """
 
 from __future__ import annotations

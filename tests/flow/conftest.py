@@ -1,4 +1,7 @@
-"""What flow tests share: the processes that a module keeps standing, and their log. Whole demo runs go last: a smaller test fails earlier."""
+"""What flow tests share: the processes that a module keeps standing, and their log.
+
+Whole demo runs go last: a smaller test fails earlier.
+"""
 
 from __future__ import annotations
 
