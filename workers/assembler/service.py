@@ -18,27 +18,25 @@ import structlog
 from anyio.abc import TaskStatus
 
 from schemas.errors import BrokerUnavailable
-from schemas.grant import Grant
-from schemas.identity import START, Position
+from schemas.identity import Position
 from schemas.record import Record
-from schemas.topics import GRANTS, SESSIONS, TRAJECTORIES
+from schemas.topics import SESSIONS, TRAJECTORIES
 from schemas.trajectory import Trajectory
 from streams.codec import Entry
 from streams.failpoint import failpoint
 from streams.log import Log, Member, RecordWriter
 from streams.service import Role, Watch
-from streams.table import open_table
 from streams.writer import Receipt, WriterOptions
 from workers.assembler.deadlines import Deadlines
 from workers.assembler.partition import HeldPartition
 from workers.assembler.settings import AssemblerSettings
+from workers.assembler.start import GROUP, find_starts
 from workers.assembler.trajectory import empty_trajectory_of, trajectory_of
 from workers.ledger import SessionState
-from workers.positions import ROLLOUT_GROUP, Start, choose, shortened
+from workers.positions import ROLLOUT_GROUP, Start, shortened
 from workers.retention import find_margins
 from workers.snapshot_store import SnapshotKeeper, SnapshotStore
 
-GROUP = "assembler"
 WRITER = WriterOptions(linger_ms=5, compress=True)
 READ_S = 0.25
 SETTLE_S = 1.0
@@ -219,33 +217,3 @@ async def warn_of_retention(log: Log, partitions: Iterable[int]) -> None:
         return
     for each in margins:
         logger.warning("retention comes near", warning=each.line(), partition=each.partition, left=each.left)
-
-
-async def find_starts(log: Log, partitions: Iterable[int]) -> dict[int, Start]:
-    """Where this reader starts in each partition (R5): at its own Position, else at the owners', else nothing counts before a reset.
-
-    A log from which nothing is gone is read from its start, wherever the owners stand: their Position passes ended sessions.
-    """
-    places = {partition: log.place(SESSIONS, partition) for partition in partitions}
-    firsts = await log.broker.starts(list(places.values()))
-    own, owners = [await log.broker.committed(log.group(group), list(places.values())) for group in (GROUP, ROLLOUT_GROUP)]
-    lost = [partition for partition, place in places.items() if firsts[place] > own.get(place, START)[0]]
-    newest = await _newest_grants(log) if lost else {}
-    return {
-        partition: choose(firsts[place], [_position(own.get(place)) or START, _position(owners.get(place))], newest.get(partition, -1))
-        for partition, place in places.items()
-    }
-
-
-def _position(committed: tuple[int, str] | None) -> Position | None:
-    """None, too, where a tool committed an offset without an epoch: nobody knows what was in force there."""
-    try:
-        return None if committed is None else Position.parse(*committed)
-    except ValueError:
-        return None
-
-
-async def _newest_grants(log: Log) -> dict[int, int]:
-    async with open_table(log, GRANTS) as grants:
-        rows = [(entry.record, entry.offset) for entry in grants.rows.values()]
-    return {record.partition: offset for record, offset in rows if isinstance(record, Grant)}
