@@ -14,6 +14,7 @@
     ├── BlobStoreUnavailable         23   bring the store back (retriable)
     ├── Superseded                   30   another process does this work now: nothing to do
     ├── NoProgress                   40   see the cause; a supervised process is started again
+    ├── EndedUnasked                 41   see its log; a supervised process is started again
     ├── EngineError                  50   look at the engine
     └── SetupError                   60   install or free what is named
 
@@ -29,6 +30,7 @@ __all__ = [
     "BrokerError",
     "BrokerUnavailable",
     "CorruptRecord",
+    "EndedUnasked",
     "EngineError",
     "LogError",
     "MissingBlob",
@@ -143,6 +145,13 @@ class NoProgress(SeamlessFlowError):
 
     exit_code = 40
     remedy = "a supervised process is started again"
+
+
+class EndedUnasked(SeamlessFlowError):
+    """A role ended that works until it is stopped, and nobody had stopped it."""
+
+    exit_code = 41
+    remedy = "its log may say why; a supervised process is started again"
 
 
 class EngineError(SeamlessFlowError):

@@ -1,8 +1,9 @@
 """Runs one role in one process: signals, readiness, the watchdog and the exit code. Every role is one coroutine; this is its frame.
 
 Invariants: a role that fails ends its process with the error's exit code and one line for the operator; SIGTERM and SIGINT end it cleanly
-with 0; a role that makes no progress for its limit ends with NoProgress and the cause it waited for (R10). A process that is to end, for
-any of these reasons, is gone after CLOSE_S: SIGALRM ends one whose close hangs, or that left a thread behind.
+with 0; so does a role that says that it has finished, and one that only ends has failed; a role that makes no progress for its limit ends
+with NoProgress and the cause it waited for (R10). A process that is to end, for any of these reasons, is gone after CLOSE_S: SIGALRM ends
+one whose close hangs, or that left a thread behind.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import anyio
 import anyio.lowlevel
@@ -25,7 +26,7 @@ import structlog
 import uvloop
 from anyio.abc import TaskStatus
 
-from schemas.errors import NoProgress, SeamlessFlowError
+from schemas.errors import EndedUnasked, NoProgress, SeamlessFlowError
 from streams.log import Log
 
 LAG_PERIOD_S = 0.5
@@ -39,11 +40,16 @@ GC_THRESHOLDS = (50_000, 20, 50)
 
 logger = structlog.get_logger()
 
+Finished = Literal["finished"]
+
 
 class Role(Protocol):
-    """What a service module gives: a coroutine that runs until it is cancelled. It calls `task_status.started()` when it can work."""
+    """What a service module gives: a coroutine that runs until it is cancelled. It calls `task_status.started()` when it can work.
 
-    async def __call__(self, log: Log, watch: Watch, *, task_status: TaskStatus[None]) -> None:
+    One whose work has an end answers `finished` there.
+    """
+
+    async def __call__(self, log: Log, watch: Watch, *, task_status: TaskStatus[None]) -> Finished | None:
         """Run the role."""
         ...
 
@@ -82,7 +88,10 @@ LogFactory = Callable[[str], AbstractAsyncContextManager[Log]]
 
 
 async def supervise(role: Role, log: Log, watch: Watch, ready_file: Path | None = None) -> None:
-    """Run a role until it ends, fails, or a signal asks it to stop."""
+    """Run a role until it has finished, fails, or a signal asks it to stop.
+
+    :raises EndedUnasked: it ended without any of these.
+    """
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_stop_on_signal, tasks.cancel_scope)
         tasks.start_soon(_end_without_progress, watch)
@@ -94,8 +103,10 @@ async def supervise(role: Role, log: Log, watch: Watch, ready_file: Path | None 
 async def _run_to_end(
     scope: anyio.CancelScope, role: Role, log: Log, watch: Watch, *, task_status: TaskStatus[None]
 ) -> None:
-    """A role that ends by itself ends its process, too."""
-    await role(log, watch, task_status=task_status)
+    """A role that ends by itself ends its process, too. Asked to stop, it may return as well as be cancelled."""
+    said = await role(log, watch, task_status=task_status)
+    if said is None and not scope.cancel_called:
+        raise EndedUnasked(f"the role {log.role} ended, and nobody had asked it to")
     scope.cancel()
 
 

@@ -14,7 +14,7 @@ from schemas.node import NodeStatus, State
 from schemas.topics import NODES, TRAINING
 from streams.cas import open_cas
 from streams.log import Log, RecordWriter
-from streams.service import Role, Watch
+from streams.service import Finished, Role, Watch
 from trainer.attempts import Attempts
 from trainer.loop import Loop
 from trainer.reading import open_feed
@@ -41,7 +41,7 @@ def torch_trainee(settings: TrainerSettings) -> Trainee:
 def role(settings: TrainerSettings, make_trainee: MakeTrainee = torch_trainee, make_bench: Callable[[], Bench] = Bench) -> Role:
     """The trainer with these settings."""
 
-    async def run(log: Log, watch: Watch, *, task_status: TaskStatus[None]) -> None:
+    async def run(log: Log, watch: Watch, *, task_status: TaskStatus[None]) -> Finished:
         bench = make_bench()
         async with open_cas(log, TRAINING) as cas, log.writer() as writer, anyio.create_task_group() as tasks:
             node = Node(settings, writer, bench)
@@ -58,6 +58,7 @@ def role(settings: TrainerSettings, make_trainee: MakeTrainee = torch_trainee, m
             finally:
                 tasks.cancel_scope.cancel()
                 await node.leave()
+        return "finished"
 
     return run
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from infra.bench.rule import NAME
 from schemas.training import Consumed
 from streams.log import Log
-from streams.service import Role, Watch
+from streams.service import Finished, Role, Watch
 from trainer.feed.plan import Batch
 from trainer.feed.settings import FeedSettings
 from trainer.reading import open_feed
@@ -33,7 +33,7 @@ class BenchFeedSettings(BaseModel):
 def role(settings: BenchFeedSettings) -> Role:
     """The planning trainer with these settings."""
 
-    async def run(log: Log, watch: Watch, *, task_status: TaskStatus[None]) -> None:
+    async def run(log: Log, watch: Watch, *, task_status: TaskStatus[None]) -> Finished:
         feed_settings = FeedSettings(groups_per_step=settings.groups_per_step, rules={NAME: 1.0})
         result = {"plans": 0, "planned": 0, "dropped": 0, "ended_at_s": 0.0}
         async with open_feed(log, feed_settings, HELD_BYTES, Consumed()) as feed:
@@ -46,5 +46,6 @@ def role(settings: BenchFeedSettings) -> Role:
                 result["dropped"] += len(decided.drops)
         result["ended_at_s"] = time.time()
         settings.result_file.write_text(json.dumps(result))
+        return "finished"
 
     return run

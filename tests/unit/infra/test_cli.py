@@ -68,7 +68,7 @@ def test_down_without_a_broker_is_no_error(capsys: pytest.CaptureFixture[str], t
 def test_errors_lists_each_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["errors"]) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert sorted({int(line.split()[0]) for line in printed}) == [1, 2, 10, 11, 12, 20, 21, 22, 23, 30, 40, 50, 60]
+    assert sorted({int(line.split()[0]) for line in printed}) == [1, 2, 10, 11, 12, 20, 21, 22, 23, 30, 40, 41, 50, 60]
 
 
 def test_config_show_names_the_source(

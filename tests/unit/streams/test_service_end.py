@@ -1,4 +1,7 @@
-"""A role's process ends in time whatever thread it leaves behind: a process of its own, for the interpreter joins threads at exit."""
+"""How a role's process ends: in time whatever thread it leaves behind, with 0 where it was asked to or has finished, else with an error.
+
+Each is a process of its own: the interpreter joins threads at exit, and signals are the whole process's.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,10 @@ import sys
 
 import pytest
 
+from schemas.errors import EndedUnasked
+
 ROLE = """
-import sys, time
+import os, signal, sys, time
 from contextlib import asynccontextmanager
 import anyio
 from anyio import to_thread
@@ -35,12 +40,42 @@ async def waits(log, watch, *, task_status):
     with watch.waiting_for("the update"):
         await to_thread.run_sync(time.sleep, 600)
 
+async def ends(log, watch, *, task_status):
+    task_status.started()
+
+async def finishes(log, watch, *, task_status):
+    task_status.started()
+    return "finished"
+
+async def returns_when_stopped(log, watch, *, task_status):
+    task_status.started()
+    os.kill(os.getpid(), signal.SIGTERM)
+    try:
+        await anyio.sleep_forever()
+    except anyio.get_cancelled_exc_class():
+        pass
+
 sys.exit(service.run_process({role}, log_of, role="test", limit_s=0.5))
 """
 
 
+def run(role: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", ROLE.replace("{role}", role)], capture_output=True, text=True, check=False, timeout=60)
+
+
 @pytest.mark.parametrize(("role", "said"), [("abandons", "seamlessflow test: the disk is full"), ("waits", "for the update")])
 def test_a_hanging_thread_does_not_keep_a_failed_process(role: str, said: str) -> None:
-    done = subprocess.run([sys.executable, "-c", ROLE.replace("{role}", role)], capture_output=True, text=True, check=False, timeout=60)
+    done = run(role)
     assert said in done.stderr
     assert done.returncode == -signal.SIGALRM
+
+
+def test_a_role_that_ends_though_nobody_asked_it_to_has_failed() -> None:
+    done = run("ends")
+    assert done.stderr.endswith(f"seamlessflow test: the role test ended, and nobody had asked it to ({EndedUnasked.remedy})\n")
+    assert done.returncode == EndedUnasked.exit_code != 0
+
+
+@pytest.mark.parametrize("role", ["finishes", "returns_when_stopped"])
+def test_a_role_that_has_finished_or_was_stopped_ends_with_0(role: str) -> None:
+    assert run(role).returncode == 0
