@@ -23,7 +23,7 @@ from streams import service
 from streams.log import Log
 from streams.memory import MemoryBroker
 
-service.CLOSE_S = 0.3
+service.CLOSE_S = {close_s}
 
 @asynccontextmanager
 async def log_of(role):
@@ -59,13 +59,14 @@ sys.exit(service.run_process({role}, log_of, role="test", limit_s=0.5))
 """
 
 
-def run(role: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", ROLE.replace("{role}", role)], capture_output=True, text=True, check=False, timeout=60)
+def run(role: str, close_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+    script = ROLE.replace("{role}", role).replace("{close_s}", str(close_s))
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=90)
 
 
 @pytest.mark.parametrize(("role", "said"), [("abandons", "seamlessflow test: the disk is full"), ("waits", "for the update")])
 def test_a_hanging_thread_does_not_keep_a_failed_process(role: str, said: str) -> None:
-    done = run(role)
+    done = run(role, close_s=0.3)
     assert said in done.stderr
     assert done.returncode == -signal.SIGALRM
 
