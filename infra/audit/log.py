@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from schemas.errors import BrokerError, BrokerUnavailable, TopicMismatch
+from schemas.errors import BrokerError, BrokerUnavailable, RetentionPassed, TopicMismatch
 from streams.broker import Message
 
 COMMITTED = frozenset({"tasks", "training", "grants"})
@@ -33,6 +33,10 @@ FETCH_LIMIT = 1000
 
 FETCH_S = 0.05
 """`consume` waits this long for FETCH_LIMIT messages, however many have come: the end of every topic costs it once."""
+
+END_WAIT_MS = 10
+"""The broker holds a fetch this long where it has nothing to give. The end of a topic is such a place: at the client's own 500 ms each
+topic would cost half a second, one that is read committed twice that."""
 
 AGAIN_S = 0.2
 """Between two questions to a broker that said "later"."""
@@ -48,6 +52,7 @@ class Log(Protocol):
         """All messages of a topic, in order within each partition.
 
         :raises BrokerUnavailable: nothing came for longer than the time-out.
+        :raises RetentionPassed: the first records expired since the log was opened.
         """
         ...
 
@@ -150,7 +155,9 @@ class KafkaLog:
         """Messages up to the captured ends; gaps at the end (transaction markers) are passed by the broker's end-of-partition events."""
         left = {partition: high for partition, (low, high) in self._bounds[topic].items() if high > low}
         with self._consumer(topic in COMMITTED) as consumer:
-            consumer.assign([TopicPartition(self._namespace + topic, partition, OFFSET_BEGINNING) for partition in left])
+            # the first offset by its number: a new client that is asked for "the beginning" first waits half a second for the leader
+            firsts = {partition: self._bounds[topic][partition][0] for partition in left}
+            consumer.assign([TopicPartition(self._namespace + topic, partition, first) for partition, first in firsts.items()])
             while left:
                 for fetched in self._fetch(consumer, topic):
                     yield from self._within(consumer, fetched, left)
@@ -171,6 +178,8 @@ class KafkaLog:
             if time.monotonic() > deadline:
                 raise BrokerUnavailable(f"{topic}: no message from {self._bootstrap} for {self._timeout_s:g} s")
         for error in (each.error() for each in fetched):
+            if error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET:
+                raise RetentionPassed(f"{topic}: records expired while the log was read; read it again")
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
                 raise BrokerError(f"{topic}: {error.str()}")
         return fetched
@@ -199,6 +208,7 @@ class KafkaLog:
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": END_WAIT_MS,
             "isolation.level": "read_committed" if committed else "read_uncommitted",
             "auto.offset.reset": "error",
             "log_level": 2,  # what is wrong comes back as an error; the client's own lines would run through the progress display

@@ -1,15 +1,17 @@
 """`python -m tests.chaos`: the crash matrix. `--rows TEXT` and `--tier TEXT` choose rows by a part of their names, `--seed N` the dice.
 
-Progress and a table go to the screen, `report.json` into the run folder. Exit code 1 when a row failed.
+Progress and a table go to the screen, `report.json` into the run folder. Exit code 1 when a row failed; a time beyond its limit is printed
+as such, for it depends on the machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import logging
+import os
 import shutil
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -17,16 +19,17 @@ from pathlib import Path
 from rich.console import Console
 
 from infra.broker.cluster import LocalKafka
-from infra.crew.crew import Event
 from infra.crew.interrupt import signals_interrupt
 from infra.crew.roll import end_crew
 from schemas.settings import LOCAL_STATE
-from tests.chaos.frame import run_rows
 from tests.chaos.report import Result, line, report, summary, table
 from tests.chaos.row import Row, all_rows
+from tests.chaos.shares import play_shares, shares_of
 from tests.chaos.tiers import TIERS
 
 INTERRUPTED = 130
+MOST_AT_ONCE = 4
+"""More shares than this find no rows to play."""
 
 
 def main() -> int:
@@ -41,9 +44,8 @@ def main() -> int:
         screen.print(*(f"{row.tier}: {row.fault}" for row in rows), sep="\n", markup=False)
         return 0
     prepare(options.folder)
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # brokers that die are what this is about
     results: list[Result] = []
-    interrupted = False
+    interrupted, began = False, time.monotonic()
     try:
         with signals_interrupt():
             _play(rows, options, screen, results)
@@ -52,7 +54,8 @@ def main() -> int:
     if interrupted:
         screen.print("interrupted: every process was ended")
         return INTERRUPTED
-    screen.print(table(results), summary(results), f"report: {options.folder / 'report.json'}; logs beside it", sep="\n")
+    screen.print(table(results), summary(results, time.monotonic() - began), sep="\n")
+    screen.print(f"report: {options.folder / 'report.json'}; logs beside it")
     return int(any(result.status == "failed" for result in results))
 
 
@@ -64,28 +67,21 @@ def chosen(rows: Sequence[Row], name: str, tier: str) -> list[Row]:
 
 def prepare(folder: Path) -> None:
     """An empty run folder: whatever an earlier run left there is ended first."""
-    for state in folder.glob(f"*/{LOCAL_STATE}"):
-        LocalKafka(state.parents[1]).stop()
-    for pipeline in folder.glob("*/*/"):
+    for state in folder.glob(f"**/{LOCAL_STATE}"):
+        LocalKafka(state.parents[len(LOCAL_STATE.parts) - 1]).stop()
+    for pipeline in folder.glob("*/*/*/"):
         end_crew(pipeline)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
 
 
 def _play(rows: Sequence[Row], options: argparse.Namespace, screen: Console, results: list[Result]) -> None:
-    journal = options.folder / "events.log"
-
-    def tell(event: Event) -> None:
-        with journal.open("a") as handle:
-            handle.write(f"{event.at_s:.3f} {event.member}: {event.what}\n")
-
-    def begin(row: Row) -> None:
-        tell(Event(0.0, "row", row.fault))
-
-    with closing(run_rows(rows, options.folder, options.seed, tell, begin)) as running:
+    order = {row.fault: number for number, row in enumerate(rows)}
+    with closing(play_shares(shares_of(rows), options.folder, options.seed, options.at_once)) as running:
         for result in running:
             results.append(result)
             screen.print(line(len(results), len(rows), result))
+            results.sort(key=lambda each: order[each.fault])
             (options.folder / "report.json").write_text(json.dumps(report(results, options.seed), indent=2) + "\n")
 
 
@@ -95,6 +91,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tier", default="", metavar="TEXT", help=f"only tiers whose name contains TEXT: {', '.join(TIERS)}")
     parser.add_argument("--seed", type=int, default=0, help="decides when and whom a fault hits, where a row leaves it to chance")
     parser.add_argument("--folder", type=Path, default=Path("runs/chaos"), help="run folder; emptied first")
+    at_once = min(os.cpu_count() or 1, MOST_AT_ONCE)
+    parser.add_argument("--at-once", type=int, default=at_once, help="how many clusters may run rows at the same time")
     parser.add_argument("--list", action="store_true", help="list the rows and end")
     return parser.parse_args()
 

@@ -87,7 +87,9 @@ def open_mock(brokers: int = 1) -> Iterator[MockCluster]:
     """
     library = _library()
     error = ctypes.create_string_buffer(512)
-    client = library.rd_kafka_new(_PRODUCER, None, error, len(error))
+    settings = library.rd_kafka_conf_new()
+    library.rd_kafka_conf_set(settings, b"log_level", b"2", error, len(error))  # else it warns that it is to connect to nobody
+    client = library.rd_kafka_new(_PRODUCER, settings, error, len(error))
     if not client:
         raise SetupError(f"librdkafka starts no client: {error.value.decode()}")
     cluster = library.rd_kafka_mock_cluster_new(client, brokers)
@@ -112,6 +114,8 @@ def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(confluent_kafka.cimpl.__file__)
     handle, text, count, requests = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p)
     signatures: dict[str, tuple[object, list[object]]] = {
+        "rd_kafka_conf_new": (handle, []),
+        "rd_kafka_conf_set": (ctypes.c_int, [handle, text, text, text, count]),
         "rd_kafka_new": (handle, [ctypes.c_int, handle, text, count]),
         "rd_kafka_destroy": (None, [handle]),
         "rd_kafka_mock_cluster_new": (handle, [handle, ctypes.c_int]),

@@ -1,10 +1,14 @@
-"""What a run of the matrix says: a line for each row as it ends, a table, and `report.json`. Pure but for the screen it is given."""
+"""What a run of the matrix says: a line for each row as it ends, a table, and `report.json`. Pure.
+
+A time has its limit where one process died and nothing else was in the way: takeovers of rows that killed owners alone, the way back of
+trainers in rows that killed trainers alone.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from rich.markup import escape
@@ -14,9 +18,16 @@ Status = Literal["passed", "failed", "skipped"]
 COLOURS: dict[Status, str] = {"passed": "green", "failed": "red", "skipped": "yellow"}
 
 
+LIMITS = {"takeover_s": ("rollout", 6.0), "trainer_back_s": ("trainer", 15.0)}
+"""By figure: the members of whose deaths it tells, and its limit in seconds. A trainer needs the time of its imports on top."""
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How one row ended. `reason` says why it failed or was skipped; `fired` what proves its fault. Seconds are None where not measured."""
+    """How one row ended. `reason` says why it failed or was skipped; `fired` what proves its fault. Seconds are None where not measured.
+
+    `killed`: members that died, in order. `parts_s`: where the row's time went.
+    """
 
     fault: str
     tier: str
@@ -28,6 +39,8 @@ class Result:
     twice: int = 0
     takeover_s: float | None = None
     trainer_back_s: float | None = None
+    killed: tuple[str, ...] = ()
+    parts_s: dict[str, float] = field(default_factory=dict)
     took_s: float = 0.0
 
 
@@ -39,8 +52,8 @@ def report(results: Sequence[Result], seed: int) -> dict[str, Any]:
         "twice": sum(result.twice for result in results),
         "seed": seed,
         **{f"{status}": sum(result.status == status for result in results) for status in COLOURS},
-        "takeover_s": _longest([result.takeover_s for result in results]),
-        "trainer_back_s": _longest([result.trainer_back_s for result in results]),
+        **{figure: _longest(results, figure) for figure in LIMITS},
+        "limits": {figure: limit_s for figure, (_, limit_s) in LIMITS.items()},
     }
 
 
@@ -66,17 +79,35 @@ def table(results: Sequence[Result]) -> Table:
     return drawn
 
 
-def summary(results: Sequence[Result]) -> str:
-    """One sentence, and why each row was skipped."""
+def summary(results: Sequence[Result], took_s: float) -> str:
+    """What happened in sum, with rich's markup; the figures that have limits; where the time went; why each row was skipped."""
     counts = Counter(result.status for result in results)
     lost, twice = sum(result.lost for result in results), sum(result.twice for result in results)
     said = f"{counts['passed']} rows passed, {counts['failed']} failed, {counts['skipped']} skipped; {lost} lost, {twice} twice"
+    parts: Counter[str] = Counter()
+    for result in results:
+        parts.update(result.parts_s)
+    spent = ", ".join(f"{part} {seconds:.0f} s" for part, seconds in parts.most_common())
     skipped = [f"skipped: {result.fault} ({result.tier}): {result.reason}" for result in results if result.status == "skipped"]
-    return "\n".join([said, *skipped])
+    limited = [_limited(results, figure) for figure in LIMITS]
+    return "\n".join([said, *limited, f"took {took_s:.0f} s; in all rows: {spent}", *map(escape, skipped)])
 
 
-def _longest(seconds: Sequence[float | None]) -> float | None:
-    return max((each for each in seconds if each is not None), default=None)
+def _limited(results: Sequence[Result], figure: str) -> str:
+    """A figure with its limit."""
+    member, limit_s = LIMITS[figure]
+    longest = _longest(results, figure)
+    if longest is None:
+        return f"{figure}: no {member} died alone"
+    colour = COLOURS["passed" if longest <= limit_s else "failed"]
+    return f"{figure}: at most [{colour}]{longest:.1f}[/], the limit is {limit_s:.0f} s"
+
+
+def _longest(results: Sequence[Result], figure: str) -> float | None:
+    """The largest value of a figure in the rows to which its limit applies."""
+    member, _ = LIMITS[figure]
+    found = [getattr(each, figure) for each in results if each.killed and all(name.startswith(member) for name in each.killed)]
+    return max((each for each in found if each is not None), default=None)
 
 
 def _figure(seconds: float | None) -> str:

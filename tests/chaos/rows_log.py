@@ -9,7 +9,7 @@ import anyio.to_thread
 import msgpack
 from confluent_kafka import KafkaException
 
-from schemas.arrays import pack_i4
+from schemas.arrays import length, pack_f4, pack_i4
 from schemas.deadletter import DeadLetter
 from schemas.errors import UnknownRecord
 from schemas.record import Record
@@ -20,11 +20,11 @@ from streams.broker import Message
 from tests.chaos.planting import LARGEST_BYTES, copies, delete_all, plant
 from tests.chaos.row import Happened, row
 from tests.chaos.stage import Stage
-from tests.flow.seen import Key
+from tests.flow.seen import TOKENS_PER_VERSION, Key
 
 KEY = b"planted"
 IDLE_S = 4.0
-DUE_S = 0.6
+LATE_TOKENS = 5
 Headers = dict[str, bytes]
 
 
@@ -58,11 +58,7 @@ async def out_of_order(stage: Stage) -> Happened:
     early = await open_session(stage)
     request = await ask(stage, early, tokens=400)
     await seen.until(lambda: request in seen.running(least=10), "a request in mid-generation")
-    owner = seen.owners[early.partition].node
-    stage.pipeline.crew.freeze(owner)
-    await write(stage, early.partition, Close(session=early.offset, nonce=secrets.token_bytes(8)))
-    await anyio.sleep(DUE_S)  # not a wait: tokens come due meanwhile, and leave before the owner can have read the Close
-    stage.pipeline.crew.thaw(owner)
+    accepted = await closed_too_early(stage, early, request)
     late = await open_session(stage)
     ended = await ask(stage, late, tokens=20)
     await seen.until(lambda: seen.request(ended).end is not None, "its end")
@@ -74,11 +70,37 @@ async def out_of_order(stage: Stage) -> Happened:
     assert first_end is not None
     assert first_end.why == "length", "the late Cancel counted"
     assert unheard.offset not in seen.session(late).requests, "a Request after the Close counted"
-    accepted = seen.request(request).accepted
-    ignored = sum(
-        (entry.partition, entry.record.request) == request and entry.record.start >= accepted for entry in seen.all(SESSIONS, Span)
-    )  # fmt: skip
+    written = sum(length(node.tokens) - node.prompt for node in seen.trajectories()[early].record.nodes)
+    assert written == accepted, "tokens behind the Close counted"
+    ignored = sum(span.start >= accepted for span in spans_of(stage, request))
     return Happened(f"{ignored} spans stand behind the Close and do not count; a Cancel and a Request came too late" if ignored else "")
+
+
+async def closed_too_early(stage: Stage, session: Key, request: Key) -> int:
+    """A Close while the owner is frozen, and the owner's next span behind it; answers how many tokens stood before the Close.
+
+    The span is written here: whether the owner that wakes reads the Close or writes a span first is chance.
+    """
+    seen = stage.seen
+    claim = seen.owners[session.partition]
+    stage.pipeline.crew.freeze(claim.node)
+    await write(stage, session.partition, Close(session=session.offset, nonce=secrets.token_bytes(8)))
+    accepted = seen.request(request).accepted
+    version = spans_of(stage, request)[-1].version
+    first = version * TOKENS_PER_VERSION + accepted
+    late = Span(
+        session=session.offset, request=request.offset, epoch=claim.epoch, start=accepted, version=version, kv_version=version,
+        tokens=pack_i4(range(first, first + LATE_TOKENS)), logprobs=pack_f4([-1.0] * LATE_TOKENS),
+    )  # fmt: skip
+    await write(stage, session.partition, late)
+    stage.pipeline.crew.thaw(claim.node)
+    return accepted
+
+
+def spans_of(stage: Stage, request: Key) -> list[Span]:
+    """The spans of a request, counted or not, in log order."""
+    spans = stage.seen.all(SESSIONS, Span)
+    return [entry.record for entry in spans if Key(entry.partition, entry.record.request) == request]
 
 
 async def open_session(stage: Stage) -> Key:

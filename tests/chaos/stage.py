@@ -44,6 +44,13 @@ class Stage:
     since: Ends = field(default_factory=dict)
     works: list[Work] = field(default_factory=list)
     kills: list[Kill] = field(default_factory=list)
+    parts_s: dict[str, float] = field(default_factory=dict)
+    part_since_s: float = field(default_factory=time.monotonic)
+
+    def lap(self, part: str) -> None:
+        """What took place since the last call is a part of the row with this name."""
+        now_s = time.monotonic()
+        self.parts_s[part], self.part_since_s = round(now_s - self.part_since_s, 1), now_s
 
     @property
     def pipeline(self) -> Pipeline:

@@ -96,6 +96,8 @@ class Work:
             if not line.startswith(b"data: ") or event == b"[DONE]":
                 continue
             said = orjson.loads(event)
+            if said.get("error", {}).get("code") == "unavailable":  # a gateway that ends in mid-stream
+                raise aiohttp.ClientError(said["error"]["message"])
             assert "error" not in said, said
             answer = answer or self._begin(session, said)
             answer.text += said["choices"][0]["delta"].get("content") or ""

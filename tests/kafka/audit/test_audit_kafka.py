@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from infra.audit.log import READ_ORDER, KafkaLog
 from infra.audit.verify import Audit
-from schemas.errors import BrokerUnavailable, TopicMismatch
+from schemas.errors import BrokerUnavailable, RetentionPassed, TopicMismatch
 
 DEADLINE_S = 30.0
 NONCE = b"n" * 16
@@ -118,6 +118,15 @@ def test_what_was_written_after_opening_is_not_read(cluster: Cluster) -> None:
         cluster.produce("sessions", opened(1))
         assert [message.offset for message in log.read("sessions")] == [0]
         assert log.ends("sessions") == {0: 1, 1: 0}
+
+
+def test_what_expired_since_the_log_was_opened_is_said_to_be_gone(cluster: Cluster) -> None:
+    cluster.produce("sessions", opened(0), opened(1))
+    with KafkaLog(cluster.bootstrap, cluster.namespace) as log:
+        admin, place = AdminClient({"bootstrap.servers": cluster.bootstrap}), TopicPartition(f"{cluster.namespace}sessions", 0, 1)
+        admin.delete_records([place])[place].result(DEADLINE_S)
+        with pytest.raises(RetentionPassed, match="read it again"):
+            list(log.read("sessions"))
 
 
 def test_only_committed_transactions_are_read(cluster: Cluster) -> None:

@@ -82,14 +82,30 @@ def test_two_rows_have_two_names() -> None:
 
 def test_the_report_holds_what_is_asked_of_it() -> None:
     results = [
-        Result("kill", "one node", "passed", fired="it died", stall_s=2.0, takeover_s=4.5),
+        Result("kill", "one node", "passed", fired="it died", stall_s=2.0, takeover_s=4.5, killed=("rollout-1", "rollout-0")),
         Result("cut", "three nodes", "failed", "1 lost", lost=1, twice=2, takeover_s=3.0),
+        Result("kill two", "one node", "passed", fired="both died", takeover_s=9.0, killed=("rollout-1", "scheduler")),
         Result("disk full", "one node", "skipped", "mount is not permitted"),
     ]
     said = report(results, seed=3)
     assert (said["lost"], said["twice"], said["seed"], said["takeover_s"], said["trainer_back_s"]) == (1, 2, 3, 4.5, None)
     wanted = {"fault", "tier", "status", "reason", "fired", "stall_s", "lost", "twice"}
     assert all(wanted <= set(found) for found in said["rows"])
-    assert [found["status"] for found in said["rows"]] == ["passed", "failed", "skipped"]
-    assert "1 rows passed, 1 failed, 1 skipped; 1 lost, 2 twice" in summary(results)
-    assert "skipped: disk full (one node): mount is not permitted" in summary(results)
+    assert [found["status"] for found in said["rows"]] == ["passed", "failed", "passed", "skipped"]
+    text = summary(results, took_s=61.0)
+    assert "2 rows passed, 1 failed, 1 skipped; 1 lost, 2 twice" in text
+    assert "skipped: disk full (one node): mount is not permitted" in text
+
+
+def test_a_time_beyond_its_limit_is_marked_where_one_process_died_alone() -> None:
+    results = [
+        Result("kill an owner", "one node", "passed", takeover_s=6.1, killed=("rollout-1",), parts_s={"play": 5.0, "check": 1.0}),
+        Result("kill the trainer", "one node", "passed", trainer_back_s=3.0, killed=("trainer",), parts_s={"play": 7.0}),
+        Result("kill the broker", "one node", "passed", takeover_s=20.0, trainer_back_s=30.0),
+    ]
+    text = summary(results, took_s=14.0)
+    assert "takeover_s: at most [red]6.1[/], the limit is 6 s" in text
+    assert "trainer_back_s: at most [green]3.0[/], the limit is 15 s" in text
+    assert "took 14 s; in all rows: play 12 s, check 1 s" in text
+    assert report(results, seed=0)["limits"] == {"takeover_s": 6.0, "trainer_back_s": 15.0}
+    assert "trainer_back_s: no trainer died alone" in summary(results[:1], took_s=1.0)
