@@ -28,10 +28,17 @@ class Grant(Record, frozen=True, kw_only=True):
 
 
 class Role(Record, frozen=True, kw_only=True):
-    """What a node tagged both ways does now. Key: `role/NODE`. The seam for multiplexing: nodes with one tag have no Role."""
+    """What a node tagged both ways does from now on. Key: `role/NODE`. A node without a Role generates; so does any with one tag.
+
+    With `asleep` it does neither: it is on the way to its `role`, lets go of what it did, and says so by a status `asleep` that holds no
+    partition and has seen this record. Only then may a Role without `asleep` follow, and one with it always stands between `rollout` and
+    `train`. A trainer may therefore step on nodes whose last Role is `train`, and an engine may wake where it is `rollout`. A process
+    that starts anew does what the last Role says. `reason` is for people, with its figures.
+    """
 
     node: str
     role: Literal["rollout", "train"]
+    asleep: bool = False
     reason: str = ""
 
     def key(self) -> bytes:

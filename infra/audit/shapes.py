@@ -98,7 +98,7 @@ GRANT: Shape = {
     "partition": (INTEGER, REQUIRED), "node": (TEXT, ""), "incarnation": (TEXT, ""), "cause": (TEXT, "joined"), "holder": (TEXT, ""),
     "reason": (TEXT, ""),
 }
-ROLE: Shape = {"node": (TEXT, REQUIRED), "role": (TEXT, REQUIRED), "reason": (TEXT, "")}
+ROLE: Shape = {"node": (TEXT, REQUIRED), "role": (TEXT, REQUIRED), "asleep": (FLAG, False), "reason": (TEXT, "")}
 DEAD_LETTER: Shape = {
     "topic": (TEXT, REQUIRED), "partition": (INTEGER, REQUIRED), "offset": (INTEGER, REQUIRED), "reason": (TEXT, REQUIRED),
     "reader": (TEXT, REQUIRED), "original_key": (BINARY, b""), "original_value": (BINARY, b""), "original_headers": (MAP, {}),

@@ -88,6 +88,7 @@ WIRE: list[tuple[str, str, dict[str, Any], Record]] = [
     ("grants", "1.0", {"type": "Grant", "partition": 3, "node": "a", "incarnation": "i", "cause": "moved"},
      Grant(partition=3, node="a", incarnation="i", cause="moved")),
     ("grants", "1.0", {"type": "Role", "node": "a", "role": "train"}, Role(node="a", role="train")),
+    ("grants", "1.0", {"type": "Role", "node": "a", "role": "rollout", "asleep": True}, Role(node="a", role="rollout", asleep=True)),
     ("deadletter", "1.0", {"type": "DeadLetter", "topic": "sessions", "partition": 1, "offset": 5, "reason": "r", "reader": "gateway"},
      DeadLetter(topic="sessions", partition=1, offset=5, reason="r", reader="gateway")),
     ("deadletter", "1.0", {"type": "Settlement", "letter": 7, "how": "discarded", "reason": "a test"},

@@ -1,22 +1,26 @@
-"""Who generates for which partition: a pure function of a snapshot, used unchanged by the service and by simulations.
+"""Who does what, and who generates for which partition: a pure function of a snapshot, used unchanged by the service and by simulations.
 
 Invariants:
 - never two owners: a partition is granted only where its last holder is dead, has let go (its status shows `grants_seen` beyond the revoke
   and not the partition), or is the same incarnation;
 - while a serving node lives, every partition comes to an owner: at once where nobody holds it, else when its holder lets go or dies;
 - the shares of serving nodes differ from their proportion of capacity by less than one partition, once every move is done;
-- a view in which all this holds needs no change, and no change is made that evenness does not need.
+- a view in which all this holds needs no change, and no change is made that evenness does not need;
+- a node that trains or sleeps by its Role holds nothing: its partitions are revoked in the transaction that puts it to sleep.
+
+Roles are decided first, in `workers.scheduler.roles`; where no node alternates there are none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 from schemas.grant import Grant, Role
 from schemas.session import Cause
+from workers.scheduler.roles import decide_roles
 from workers.scheduler.shares import shares_of
 from workers.scheduler.view import DEAD_TICKS, HeldGrant, NodeView, View
 
@@ -29,9 +33,10 @@ def decide(view: View) -> list[Change]:
     """The records to be written now, together. Empty in a steady state."""
     if not view.nodes:
         return []
-    board = _Board(view)
+    roles = decide_roles(view)
+    board = _Board(view, {name: held.role for name, held in view.roles.items()} | {role.node: role for role in roles})
     board.place()
-    return [*board.revokes(), *board.grants()]
+    return [*roles, *board.revokes(), *board.grants()]
 
 
 class _Free(NamedTuple):
@@ -46,23 +51,25 @@ class _Board:
     """The partitions sorted by what may be done with them. `held` and `leaving` are by node, `free` by partition."""
 
     view: View
+    roles: Mapping[str, Role]
     held: dict[str, list[int]] = field(default_factory=dict)
     leaving: dict[str, list[int]] = field(default_factory=dict)
     free: dict[int, _Free] = field(default_factory=dict)
 
     def place(self) -> None:
         """Put every partition where it belongs."""
-        last_grant, alive, held = self.view.grants.get, self._by_incarnation, self.held
+        last_grant, alive = self.view.grants.get, {incarnation: list[int]() for incarnation in self._by_incarnation}
         for partition in range(self.view.partitions):
             last = last_grant(partition)
             if last is None:
                 self.free[partition] = _Free("joined", "it had no owner")
-            elif (holder := alive.get(last.grant.incarnation)) is not None:
-                held.setdefault(holder.node, []).append(partition)
+            elif (holding := alive.get(last.grant.incarnation)) is not None:
+                holding.append(partition)
             elif last.grant.node:
                 self.free[partition] = self._left_by(last.grant.node, last.grant.incarnation)
             else:
                 self._place_revoked(partition, last)
+        self.held = {self._by_incarnation[incarnation].node: partitions for incarnation, partitions in alive.items() if partitions}
 
     def revokes(self) -> Iterator[Grant]:
         """Taken from nodes that may not hold anything, and from those above their share."""
@@ -116,6 +123,9 @@ class _Board:
             return f"{node.node} is to be drained"
         if "rollout" not in node.tags or node.state not in ("serving", "loading"):
             return f"{node.node} is {node.state}, tagged {', '.join(node.tags) or 'nothing'}"
+        role = self.roles.get(node.node)
+        if role is not None and "train" in node.tags and (role.asleep or role.role == "train"):
+            return f"{node.node} is to {'sleep' if role.role == 'rollout' else 'train'}: {role.reason}"
         return None
 
     def _grant(self, name: str, partition: int, free: _Free) -> Grant:
@@ -128,7 +138,7 @@ class _Board:
 
     @cached_property
     def _living(self) -> dict[str, NodeView]:
-        return {name: node for name, node in self.view.nodes.items() if node.ticks < self.view.dead_ticks and node.state != "left"}
+        return self.view.living()
 
     @cached_property
     def _by_incarnation(self) -> dict[str, NodeView]:

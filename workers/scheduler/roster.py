@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from schemas.grant import Role
 from schemas.node import Control, NodeStatus, Tick
 from schemas.record import Record
-from workers.scheduler.view import HeldGrant, NodeView, View
+from workers.scheduler.training import Training
+from workers.scheduler.view import HeldGrant, HeldRole, NodeView, View
 
 __all__ = ["Roster"]
 
@@ -35,6 +37,7 @@ class Roster:
         self._nodes: dict[str, _Seen] = {}
         self._gone: dict[str, set[str]] = {}
         self._left: dict[str, None] = {}  # the longest ago first
+        self._roles: dict[str, HeldRole] = {}  # with the number of the own tick at which it came
         self._schedulers: set[str] = set()
         self._draining: set[str] = set()
         self._is_paused = False
@@ -53,11 +56,16 @@ class Roster:
             case _:
                 pass
 
-    def view(self, partitions: int, grants: Mapping[int, HeldGrant]) -> View:
+    def hold(self, offset: int, role: Role) -> None:
+        """Take in the next Role of `grants`."""
+        self._roles[role.node] = HeldRole(offset, role, self.ticks)
+
+    def view(self, partitions: int, grants: Mapping[int, HeldGrant], training: Training | None = None) -> View:
         """The snapshot now."""
         return View(
             partitions=partitions, nodes={name: self._node(seen) for name, seen in self._nodes.items()}, grants=grants,
             is_paused=self._is_paused, draining=frozenset(self._draining), left=frozenset(self._left), dead_ticks=self._dead_ticks,
+            roles={name: held._replace(ticks=self.ticks - held.ticks) for name, held in self._roles.items()}, training=training,
         )
 
     def _report(self, status: NodeStatus, is_heard: bool) -> None:

@@ -14,8 +14,8 @@ import anyio
 import structlog
 from anyio.abc import TaskStatus
 
+from schemas import grant
 from schemas.errors import Superseded
-from schemas.grant import Grant
 from schemas.node import Tick
 from schemas.record import Record
 from schemas.topics import GRANTS, NODES, SESSIONS
@@ -111,5 +111,7 @@ class Scheduler:
 
     def _keep(self, records: Iterable[tuple[int, Record]]) -> None:
         for offset, record in records:
-            if isinstance(record, Grant):
+            if isinstance(record, grant.Grant):
                 self._held[record.partition] = HeldGrant(offset, record)
+            elif isinstance(record, grant.Role):
+                self.roster.hold(offset, record)
