@@ -10,6 +10,7 @@ import pytest
 from schemas.errors import CorruptRecord, UnknownRecord
 from schemas.record import Record
 from schemas.topics import TOPICS
+from streams.blobs import BLOB_HEADER
 from streams.broker import Headers, Message
 from streams.codec import decode, encode
 from tests.golden.records import WIRE
@@ -51,7 +52,8 @@ def test_unknown_fields_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "schema"), [("Dance", "1.0"), ("Span", "2.0"), ("Tick", "1.0")], ids=["type", "major", "type of another topic"]
+    ("name", "schema"), [("Dance", "1.0"), ("Span", "2.0"), ("Span", "0.9"), ("Tick", "1.0")],
+    ids=["type", "major", "older major", "type of another topic"],
 )
 def test_unknown_types_and_majors_are_told_by_the_headers_alone(name: str, schema: str) -> None:
     with pytest.raises(UnknownRecord):
@@ -86,6 +88,12 @@ def test_r4_bytes_that_are_no_span_are_corrupt(value: bytes | None) -> None:
 @pytest.mark.parametrize("headers", [(), headers_of("Span", ""), headers_of("Span", "one")], ids=["none", "no schema", "no number"])
 def test_records_without_usable_headers_are_corrupt(headers: Headers) -> None:
     with pytest.raises(CorruptRecord):
+        decode(TOPICS["sessions"], message(msgpack.packb(SPAN), headers))
+
+
+def test_a_payload_that_was_not_fetched_is_no_record_whatever_its_reference_holds() -> None:
+    headers = (*headers_of("Span", "1.0"), (BLOB_HEADER, b"1"))
+    with pytest.raises(CorruptRecord, match="was not fetched"):
         decode(TOPICS["sessions"], message(msgpack.packb(SPAN), headers))
 
 

@@ -18,6 +18,7 @@ from schemas.task import Task
 from schemas.training import Consumed, Dropped, Drops, Watermark
 from schemas.trajectory import Trajectory
 from tests.unit.trainer.feed.logs import RULE, Event, Logs, random_logs, reading, score, session
+from tests.unit.trainer.trees import node
 from trainer.feed.decisions import DROPS_PER_RECORD
 from trainer.feed.feed import Feed
 from trainer.feed.plan import Batch
@@ -334,15 +335,27 @@ def test_a_group_waits_for_the_reward_of_another_attempt_until_its_own_deadline(
     assert batch.groups_trained == [0]
 
 
-def test_tokens_beyond_the_bound_become_context_or_cost_the_session() -> None:
-    for stale, trained, dropped in (("mask", 2, 1), ("drop", 2, 1)):
-        feed = small_feed(stale=stale, staleness_bound=1)
-        give(feed, 0, session(0, 1, group=0, member=0, version=0), 0.0)
-        give(feed, 1, session(2, 3, group=0, member=1, version=1), 1.0)
-        batch = feed.batch(VERSION, 0.0)
-        assert batch is not None
-        assert (batch.trained_tokens, batch.staleness) == (trained, 1)
-        assert [drop.reason for drop in batch.drops] == ["too old"] * dropped
+@pytest.mark.parametrize(("stale", "trained", "reasons"), [("mask", 3, []), ("drop", 2, ["too old"])])
+def test_tokens_beyond_the_bound_become_context_or_cost_the_session(stale: str, trained: int, reasons: list[str]) -> None:
+    """The first session has a token of version 0 and one of version 1, the second two of version 1; the bound allows 1."""
+    feed = small_feed(stale=stale, staleness_bound=1)
+    mixed = msgspec.structs.replace(session(0, 1, group=0, member=0), nodes=[node([1, 2], [3, 3], versions=[0, 1])])
+    give(feed, 0, mixed, 0.0)
+    give(feed, 1, session(2, 3, group=0, member=1, version=1), 1.0)
+    batch = feed.batch(VERSION, 0.0)
+    assert batch is not None
+    assert (batch.trained_tokens, batch.staleness) == (trained, 1)
+    assert [drop.reason for drop in batch.drops] == reasons
+
+
+@pytest.mark.parametrize("stale", ["mask", "drop"])
+def test_a_session_whose_tokens_are_all_beyond_the_bound_is_too_old(stale: str) -> None:
+    feed = small_feed(stale=stale, staleness_bound=1)
+    give(feed, 0, session(0, 1, group=0, member=0, version=0), 0.0)
+    give(feed, 1, session(2, 3, group=0, member=1, version=1), 1.0)
+    batch = feed.batch(VERSION, 0.0)
+    assert batch is not None
+    assert ([place.offset for place in batch.plan.places], [drop.reason for drop in batch.drops]) == ([1], ["too old"])
 
 
 def test_a_group_that_is_too_old_makes_room_for_the_next() -> None:

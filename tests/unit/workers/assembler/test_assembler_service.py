@@ -281,18 +281,57 @@ async def test_without_a_reset_it_begins_at_a_position_that_comes_late() -> None
         await until(lambda: closes(log, 0) == [3], "what the late Position reaches")
 
 
-async def test_records_that_retention_takes_before_they_are_read_are_noticed() -> None:
+async def test_records_that_retention_takes_before_they_are_read_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claim 2 is among them: only a Position behind it says that its spans count."""
     log = await memory_log(partitions=1)
-    broker = log.broker
+    broker, read, looks, is_slow = log.broker, Member.read, [0], [False]
     assert isinstance(broker, MemoryBroker)
+
+    async def read_late(self: Member, *, timeout_s: float, limit: int = 1000) -> Sequence[Any]:
+        looks[0] += is_slow[0]
+        await anyio.sleep(0.005)
+        return [] if is_slow[0] else await read(self, timeout_s=timeout_s, limit=limit)
+
+    monkeypatch.setattr(Member, "read", read_late)
     write(log, 0, claim(1), open_())
     async with running(role(QUICK), log):
         await until_kept(log, 0, Position(1, 1))
-        await broker.commit(log.group("rollout"), {log.place(SESSIONS, 0): (4, Position(4, 2).metadata())})
-        write(log, 0, claim(2), close(1), open_(), close(4))
+        is_slow[0] = True
+        await until(lambda: looks[0] > 1, "no read is under way")
+        sampled = span(4, 5, 0, (9,), (-1.0,), 0, "stop")
+        write(log, 0, claim(7), close(1), open_(), request(4, (1,)), sampled, close(4))
+        await broker.commit(log.group("rollout"), {log.place(SESSIONS, 0): (4, Position(4, 7).metadata())})
         broker.truncate(log.place(SESSIONS, 0), 4)
-        await until(lambda: closes(log, 0) == [5], "the session after the hole")
-    assert len(entries(log, TRAJECTORIES, Trajectory)) == 1
+        is_slow[0] = False
+        await until(lambda: closes(log, 0) == [7], "the session after the hole")
+    (found,) = records(log, TRAJECTORIES, Trajectory)
+    assert [node.end for node in found.nodes] == ["stop"]
+
+
+async def test_records_of_an_assignment_that_began_while_they_were_read_are_not_taken_for_those_of_the_last_one() -> None:
+    log = await memory_log(partitions=2)
+    broker = log.broker
+    assert isinstance(broker, MemoryBroker)
+    for partition in range(2):
+        write(log, partition, claim(7), open_(), close(1))
+    other = broker.join(log.group("assembler"), [log.name(SESSIONS)])
+    async with running(role(QUICK), log):
+        (theirs,) = (place.partition for place in other.assignment())
+        await until_kept(log, 1 - theirs, Position(3, 7))
+        await anyio.wait_all_tasks_blocked()  # it reads
+        broker.leave(other)
+        await until(lambda: closes(log, theirs) == [2], "the session that the other one left behind")
+
+
+async def test_positions_that_do_not_move_are_committed_again() -> None:
+    log = await memory_log(partitions=1)
+    broker = log.broker
+    assert isinstance(broker, MemoryBroker)
+    write(log, 0, claim(7), open_())
+    async with running(role(AssemblerSettings(commit_s=0.01, recommit_s=0.05)), log):
+        await until_kept(log, 0, Position(1, 7))
+        broker._groups["test.assembler"].offsets.clear()  # Kafka let it expire
+        await until_kept(log, 0, Position(1, 7))
 
 
 async def test_a_session_that_cannot_be_assembled_is_empty_and_buried_and_the_next_ones_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,3 +58,20 @@ def test_while_nothing_counts_there_is_no_position() -> None:
     assert partition.position() is None
     take(partition, claim(4, reset=True))
     assert partition.position() == Position(9, 4)
+
+
+def test_no_snapshot_while_a_session_that_ended_waits_for_its_acknowledgement() -> None:
+    """It would hold open sessions alone, and whoever began with it would never write that Trajectory."""
+    partition = held()
+    take(partition, claim(3))
+    take(partition, open_())
+    ended = take(partition, close(1))
+    assert ended is not None
+    answer = receipt()
+    partition.sent(ended, answer)
+    assert partition.snapshot("t", 0) is None
+    answer.acknowledge(0)
+    partition.settle()
+    taken = partition.snapshot("t", 0)
+    assert taken is not None
+    assert taken.position == Position(3, 3)
