@@ -31,6 +31,7 @@ from streams.service import Watch
 from streams.topics import ensure_topics
 from workers.ledger import Ledger, RequestState
 from workers.rollout.engines.paced import PacedEngine
+from workers.rollout.owner import Owner
 from workers.rollout.service import role
 from workers.rollout.settings import RolloutSettings
 
@@ -245,6 +246,39 @@ async def test_r5_a_revoke_writes_what_was_sampled_and_the_next_owner_goes_on_fr
         request = await made.ended(asked)
         assert request.token_ids() == list(range(40))
         assert made.spans(epoch)[0].start == accepted
+
+
+async def test_r5_where_every_position_is_gone_the_owner_writes_a_reset_and_keeps_no_position_before_it_is_read_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    positions, asked = Owner.positions, list[dict[int, Position]]()
+
+    def noted(self: Owner) -> dict[int, Position]:
+        asked.append(positions(self))
+        return asked[-1]
+
+    monkeypatch.setattr(Owner, "positions", noted)
+    async with world() as made:
+        before = await made.ask()
+        await made.until(lambda: made.request(before))
+        place = made.log.place(SESSIONS, 0)
+        made.broker.truncate(place, 1)
+        await made.start("a")
+        await made.status("a", lambda status: status.state == "serving")
+        made.broker.held = True  # its Claim is on its way
+        epoch = await made.grant("a")
+        await made.until(lambda: any(place in outbox.waiting() for outbox in made.broker.outboxes))
+        asked.clear()
+        await made.until(lambda: len(asked) > 1)
+        assert asked == [{}] * len(asked)
+        made.broker.held = False
+        for outbox in made.broker.outboxes:
+            while outbox.waiting():
+                outbox.land(next(iter(outbox.waiting())))
+        after = await made.ended(await made.ask(max_tokens=2, nonce=b"s"))
+        assert after.token_ids() == [0, 1]
+        assert [(claim.epoch, claim.reset) for claim in made.claims()] == [(epoch, True)]
+        assert {span.request for span in made.spans(epoch)} == {after.offset}
 
 
 @pytest.mark.parametrize("harm", ["none", "missing"])
