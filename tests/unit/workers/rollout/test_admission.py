@@ -36,3 +36,18 @@ def test_a_suspect_still_goes_before_short_ones_and_alone() -> None:
     assert admission.take() == []
     admission.end(JobId(0, 2, 7))
     assert [each.id.request for each in admission.take()] == [3]
+
+
+def test_a_suspect_waits_until_nothing_else_runs_and_holds_up_those_who_come_after_it() -> None:
+    ledger = fold(claim(7), open_(), request(1, b"a"), request(1, b"b"), request(1, b"c"))
+    (session, first), (_, second), (_, third) = ledger.unfinished()
+    admission = Admission()
+    admission.offer(candidate(session, first))
+    assert [each.id.request for each in admission.take()] == [2]
+    admission.offer(candidate(session, second, deaths=SUSPECT_DEATHS))
+    admission.offer(candidate(session, third))
+    assert admission.take() == []
+    admission.end(JobId(0, 2, 7))
+    assert [each.id.request for each in admission.take()] == [3]
+    assert admission.release(0) == [JobId(0, 3, 7)]
+    assert admission.take() == [], "its partition was given up, with all that waited there"

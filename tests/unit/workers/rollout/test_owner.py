@@ -13,7 +13,9 @@ from schemas.span import Span
 from schemas.topics import Topic
 from streams.log import Log, LogReader, RecordWriter
 from streams.memory import MemoryBroker
+from workers.ledger import Ledger
 from workers.rollout.engines.base import Emission, Engine, JobId
+from workers.rollout.holdings import Holding
 from workers.rollout.owner import Owner
 from workers.rollout.spans import SpanBuffers
 
@@ -27,7 +29,12 @@ class SlowWriter:
 
     def __init__(self, seed: int = 0) -> None:
         self.sent: list[Span] = []
+        self.flushed: list[int] = []
         self._random = Random(seed)
+
+    async def flush(self) -> None:
+        """Notes how much was sent by then."""
+        self.flushed.append(len(self.sent))
 
     async def send(self, topic: Topic, partition: int, record: Record) -> None:
         for _ in range(self._random.randint(1, 9)):
@@ -36,9 +43,16 @@ class SlowWriter:
         self.sent.append(record)
 
 
-def owner(writer: SlowWriter, buffers: SpanBuffers) -> Owner:
+class Unread:
+    """A reader of partitions that hold nothing."""
+
+    def remove(self, partition: int) -> None:
+        """Nothing was read."""
+
+
+def owner(writer: SlowWriter, buffers: SpanBuffers, reader: Unread | None = None) -> Owner:
     log = Log(MemoryBroker(), "test.", "test")
-    return Owner(log, "n", "i", cast("Engine", None), cast("RecordWriter", writer), cast("LogReader", None), buffers)
+    return Owner(log, "n", "i", cast("Engine", None), cast("RecordWriter", writer), cast("LogReader", reader), buffers)
 
 
 def emit(start: int, finish: Any = None) -> list[Emission]:
@@ -74,3 +88,14 @@ async def test_r2_a_cancelled_write_leaves_no_gap() -> None:
         tasks.cancel_scope.cancel()
     await made.absorb(emit(2, "stop")[:1], 1.0)
     assert [span.start for span in writer.sent] == [0, 2]
+
+
+async def test_r2_a_partition_is_given_up_only_when_what_was_sampled_stands_in_the_log() -> None:
+    writer, buffers = SlowWriter(), SpanBuffers(stream_tokens=8, flush_s=9.0)
+    made = owner(writer, buffers, reader=Unread())
+    made.holdings[0] = Holding(0, 1, Ledger())
+    buffers.open(JOBS[0], session=9, start=0, stream=False, now=0.0)
+    await made.absorb(emit(0)[:1], 0.0)
+    assert writer.sent == []
+    await made.release([0])
+    assert ([span.count for span in writer.sent], writer.flushed, made.holdings) == ([2], [1], {})

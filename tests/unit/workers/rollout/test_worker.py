@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from schemas.arrays import pack_i4, unpack_i4
-from schemas.errors import EngineError, TopicMismatch
+from schemas.errors import EngineError, NoProgress, TopicMismatch
 from schemas.grant import Grant
 from schemas.identity import Position
 from schemas.node import NodeStatus
@@ -72,15 +72,15 @@ class World:
                 await anyio.sleep(0.005)
             return value
 
-    async def start(self, node: str, **more: Any) -> anyio.CancelScope:
-        """Start a worker; answers the scope that ends it."""
+    async def start(self, node: str, limit_s: float = 60.0, **more: Any) -> anyio.CancelScope:
+        """Start a worker; answers the scope that ends it. Without progress for `limit_s` it ends by itself."""
         values: dict[str, Any] = {"engine": "paced", "paced_tokens_per_s": 200.0, "report_s": 0.05, "commit_s": 0.05, "flush_s": 0.02}
         settings = RolloutSettings(node=node, **(values | more))
         scope = anyio.CancelScope()
 
         async def body(*, task_status: Any) -> None:
             with scope:
-                await role(settings)(self.log, Watch(), task_status=task_status)
+                await role(settings)(self.log, Watch(limit_s), task_status=task_status)
 
         await self.tasks.start(body)
         return scope
@@ -228,6 +228,34 @@ async def test_r5_positions_that_do_not_move_are_committed_again() -> None:
             made.broker._groups["test.rollout"].offsets.clear()  # Kafka let it expire
             while not await committed():
                 await anyio.sleep(0.01)
+
+
+async def test_r5_the_position_passes_sessions_that_ended() -> None:
+    async with world() as made:
+        await made.start("a")
+        epoch = await made.grant("a")
+        request = await made.ended(await made.ask(max_tokens=2))
+        closed = await made.send(Close(session=request.record.session))
+        place = made.log.place(SESSIONS, 0)
+
+        async def committed() -> Position:
+            return Position.parse(*(await made.broker.committed("test.rollout", [place])).get(place, (0, "epoch=-1;")))
+
+        with anyio.fail_after(DEADLINE_S):
+            while await committed() != Position(closed + 1, epoch):
+                await anyio.sleep(0.01)
+
+
+async def test_r10_an_engine_that_samples_nothing_is_reported_as_alive_for_a_while_and_then_ends_its_worker() -> None:
+    statuses: list[NodeStatus] = []
+    with pytest.RaisesGroup(pytest.RaisesExc(NoProgress, match="1 requests and sampled nothing"), flatten_subgroups=True):
+        async with world() as made:
+            statuses = made.statuses
+            await made.start("a", limit_s=1.0, stall_s=0.1, paced_first_token_s=1e6)
+            await made.grant("a")
+            await made.ask()
+            await anyio.sleep(DEADLINE_S)
+    assert len([status for status in statuses if status.running]) <= 3, "once in 0.05 s, for 0.1 s"
 
 
 async def test_r5_a_revoke_writes_what_was_sampled_and_the_next_owner_goes_on_from_there() -> None:
