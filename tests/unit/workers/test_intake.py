@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 
+import anyio
 import pytest
 
+from schemas.record import Record
 from schemas.task import Task
 from schemas.topics import TASKS
 from streams.log import Log, Member
+from streams.memory import MemoryBroker
 from tests.unit.workers.running import append, memory_log
 from workers.intake import Intake, LowWatermark
 from workers.trials import FATAL, LEFT, SUSPECT, Trial, metadata_of, trials_of
@@ -129,6 +132,42 @@ async def test_a_refused_commit_hands_everything_out_anew() -> None:
             await intake.commit()
             assert (await committed(log, 0), await committed(log, 1)) == (0, 0)
         assert {item.entry.partition for item in await intake.read(timeout_s=5)} == {0, 1}
+
+
+async def test_records_of_an_assignment_that_began_while_they_were_read_are_read_again() -> None:
+    log = await memory_log()
+    broker = log.broker
+    assert isinstance(broker, MemoryBroker)
+    other = broker.join(log.group("g"), [log.name(TASKS)])
+    found: list[Record] = []
+    async with log.join(TASKS, "g") as member, anyio.create_task_group() as tasks:
+        intake = Intake(member)
+        assert await intake.read(timeout_s=0.01) == []
+        (theirs, *_) = sorted(place.partition for place in other.assignment())
+
+        async def read() -> None:
+            with anyio.fail_after(20):
+                while not found:
+                    found.extend(item.entry.record for item in await intake.read(timeout_s=5))
+
+        tasks.start_soon(read)
+        await anyio.wait_all_tasks_blocked()
+        broker.leave(other)
+        append(log, TASKS, theirs, task(7))
+    assert found == [task(7)]
+
+
+async def test_what_may_not_be_begun_is_not_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its beginning could not be counted: whoever holds the partition now works on it."""
+    log = await memory_log(partitions=1)
+    append(log, TASKS, 0, task(0))
+    async with log.join(TASKS, "g") as member:
+        intake = Intake(member)
+        with monkeypatch.context() as patch:
+            patch.setattr(Member, "commit", _refuse)
+            assert await intake.read(timeout_s=5) == []
+        (item,) = await intake.read(timeout_s=5)
+        assert item.entry.record == task(0)
 
 
 def test_trials_survive_as_text_and_foreign_text_is_none() -> None:

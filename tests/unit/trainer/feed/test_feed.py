@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from schemas.errors import LogError, UsageError
 from schemas.score import Score
 from schemas.task import Task
-from schemas.training import Consumed, Dropped, Drops, Watermark
+from schemas.training import Consumed, Dropped, Drops, Plan, Watermark
 from schemas.trajectory import Trajectory
 from tests.unit.trainer.feed.logs import RULE, Event, Logs, random_logs, reading, score, session
 from tests.unit.trainer.trees import node
@@ -285,6 +285,16 @@ def test_an_incomplete_group_at_its_deadline(incomplete: str, trains: bool) -> N
     assert drops.groups == ([] if trains else [0])
 
 
+def test_a_session_that_is_alone_in_its_group_at_the_deadline_has_nobody_to_be_compared_with() -> None:
+    feed = small_feed(incomplete="train")
+    give(feed, 0, session(0, 1, group=0, member=0), 1.0)
+    feed.expire(10.0)
+    assert feed.batch(VERSION, 10.0) is None
+    drops = feed.drops(10.0, at_once=True)
+    assert drops is not None
+    assert ([drop.reason for drop in drops.drops], drops.groups) == (["incomplete"], [0, 1])
+
+
 def test_a_group_whose_sessions_all_ended_waits_only_for_a_retry() -> None:
     feed = small_feed(retry_s=2.0)
     give(feed, 0, session(0, 1, group=0, member=0), 1.0)
@@ -457,6 +467,20 @@ def test_a_step_takes_as_many_drops_as_a_record_may() -> None:
     rest = feed.drops(0.0, at_once=True)
     assert rest is not None
     assert [drop.place.offset for drop in rest.drops] == [DROPS_PER_RECORD]
+
+
+def test_each_version_shuffles_its_rows_in_its_own_way_by_the_seed() -> None:
+    def plan(seed: int, version: int) -> Plan:
+        feed = Feed(feed_settings(groups_per_step=1, seed=seed, layout={"mini_batches": 4, "micro_batch_tokens": 4}), Consumed())
+        for member in range(8):
+            feed.take_task(0, member, Task(number=member, group=0, member=member, members=8), 0.0)
+            give(feed, member, session(member, member, group=0, member=member), float(member))
+        batch = feed.batch(version, 0.0)
+        assert batch is not None
+        return batch.plan
+
+    assert plan(1, 2) == plan(2, 1)
+    assert len({str(plan(1, version).micro_batches) for version in range(4)}) == 4
 
 
 def test_an_unknown_advantage_is_refused() -> None:
