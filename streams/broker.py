@@ -15,7 +15,7 @@ Invariants that the suite checks:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -28,6 +28,9 @@ Headers = tuple[tuple[str, bytes], ...]
 
 MAX_MESSAGE_BYTES = 1_000_000
 """The largest message that a producer takes (Kafka's own default limit is 1 MiB a batch); larger payloads belong into the blob store."""
+
+MAX_METADATA = 4_096
+"""Characters that may stand beside a committed offset (Kafka's own default limit)."""
 
 
 class Place(NamedTuple):
@@ -78,6 +81,20 @@ def check_outgoing(message: Outgoing) -> int:
     if size_bytes > MAX_MESSAGE_BYTES:
         raise BrokerError(f"a message of {size_bytes} bytes for {message.topic}: put its payload into the blob store")
     return size_bytes
+
+
+Offsets = Mapping[Place, tuple[int, str]]
+"""Next offsets with their metadata, as they are committed."""
+
+
+def check_offsets(offsets: Offsets) -> None:
+    """Refuse what a broker would refuse.
+
+    :raises BrokerError: a metadata is longer than MAX_METADATA.
+    """
+    for place, (_, metadata) in offsets.items():
+        if len(metadata) > MAX_METADATA:
+            raise BrokerError(f"commit {place.topic}/{place.partition}: {len(metadata)} characters of metadata, {MAX_METADATA} may be")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +156,19 @@ class GroupReader(Protocol):
         """Grows with every change of the assignment. State kept for partitions is dropped when it changes."""
         ...
 
-    async def commit(self, offsets: Mapping[Place, tuple[int, str]]) -> bool:
-        """Commit (next offset, metadata). False: this member no longer holds one of the partitions; nothing was committed for it."""
+    async def commit(self, offsets: Offsets) -> bool:
+        """Commit (next offset, metadata). False: this member no longer holds one of the partitions; nothing was committed for it.
+
+        :raises BrokerError: a metadata is longer than MAX_METADATA.
+        """
+        ...
+
+    def at_revocation(self, last_word: Callable[[], Offsets]) -> None:
+        """What a living member commits when its partitions are dealt anew, before anybody, itself included, is told who holds them.
+
+        `last_word` is asked at that moment; it must not raise. A member that died, or that the group gave up, says nothing; nor does one
+        that leaves: it commits before. If that commit fails, what it committed before stands.
+        """
         ...
 
     async def committed(self, place: Place) -> tuple[int, str] | None:
@@ -221,8 +249,11 @@ class Broker(Protocol):
         """The first offset left in each partition whose message was stamped at `timestamp_ms` or later; where there is none, its end."""
         ...
 
-    async def commit(self, group: str, offsets: Mapping[Place, tuple[int, str]]) -> None:
-        """Commit offsets with metadata under a group without members (how Positions are kept, R5)."""
+    async def commit(self, group: str, offsets: Offsets) -> None:
+        """Commit offsets with metadata under a group without members (how Positions are kept, R5).
+
+        :raises BrokerError: the group has members, or a metadata is longer than MAX_METADATA.
+        """
         ...
 
     async def committed(self, group: str, places: Sequence[Place]) -> dict[Place, tuple[int, str]]:

@@ -8,7 +8,7 @@ by cas: their only writer builds upon what it read.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -222,6 +222,10 @@ class Member:
             for partition, value in offsets.items()
         }
         return await self.reader.commit(pairs)
+
+    def at_revocation(self, last_word: Callable[[], Mapping[int, tuple[int, str]]]) -> None:
+        """What is to be committed when the partitions are dealt anew while this process lives (`GroupReader.at_revocation`)."""
+        self.reader.at_revocation(lambda: {self.log.place(self.topic, number): value for number, value in last_word().items()})
 
     async def committed(self, partition: int) -> tuple[int, str] | None:
         """What the group committed last."""

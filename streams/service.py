@@ -26,7 +26,7 @@ import structlog
 import uvloop
 from anyio.abc import TaskStatus
 
-from schemas.errors import EndedUnasked, NoProgress, SeamlessFlowError
+from schemas.errors import EndedUnasked, NoProgress, SeamlessFlowError, Superseded
 from streams.log import Log
 
 LAG_PERIOD_S = 0.5
@@ -139,6 +139,18 @@ def first_error(group: BaseExceptionGroup[SeamlessFlowError]) -> SeamlessFlowErr
         error = error.exceptions[0]
     assert isinstance(error, SeamlessFlowError)
     return error
+
+
+def came_from_outside(end: BaseException) -> bool:
+    """Whether an end says nothing about the work that was done: a stop, or surroundings that another try may find mended.
+
+    Of a group's errors all must be of that kind.
+    """
+    if isinstance(end, BaseExceptionGroup):
+        return all(map(came_from_outside, end.exceptions))
+    if isinstance(end, SeamlessFlowError):
+        return end.retriable or isinstance(end, Superseded)
+    return isinstance(end, anyio.get_cancelled_exc_class())
 
 
 def configure_logging(role: str) -> None:

@@ -5,14 +5,15 @@ Invariants:
 - records of one assignment are done in that assignment or not at all: what was handed out before a rebalance may still finish, and moves
   no watermark;
 - a record is handed out once in an assignment;
-- where the one before did not leave cleanly, each beginning is counted in the log before the record is handed out (`workers.trials`); a
-  suspect runs while nothing else does, and poison is handed out as such, not to be worked on.
+- before a record is worked on, the log says of its partition that work has begun (`workers.trials`); that is taken back when nothing is
+  worked on, at a clean end, and when partitions are dealt anew among the living;
+- a suspect is handed out while nothing else is worked on in this process; poison is handed out as such, not to be worked on.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,13 +22,13 @@ import anyio
 from schemas.record import Record
 from streams.codec import Entry
 from streams.log import Member
-from workers.trials import LEFT, NO_TRIAL, Trial, metadata_of, trials_of
+from workers.trials import FATAL, NO_TRIALS, Begun, Trials, metadata_of, taken_over, trials_of
 
 __all__ = ["Intake", "Item", "LowWatermark"]
 
 NO_GENERATION = -1
 WARY_LIMIT = 64
-"""Records handed out at once while beginnings are counted: their count must fit into the metadata of one commit."""
+"""Records handed out at once after a death: they would be the suspects after the next ones."""
 ALONE_S = 0.05
 """Between two looks whether a suspect has ended."""
 
@@ -77,22 +78,45 @@ class Item(NamedTuple):
 
 @dataclass
 class _Share:
-    """One partition of an assignment. Beginnings are counted below `wary_until`; `is_noted`: the log says that work has begun."""
+    """One partition of an assignment. `trials` are about `first` and what follows; `reach` is the offset after the last one begun.
+
+    `waiting` are suspects; `kept` is what stands in the log.
+    """
 
     watermark: LowWatermark
-    committed: int
-    wary_until: int
-    is_noted: bool
-    trials: dict[int, Trial] = field(default_factory=dict)
+    first: int
+    trials: Trials
+    kept: tuple[int, str]
+    reach: int = 0
+    waiting: deque[Item] = field(default_factory=deque)
 
-    def counts(self, offset: int) -> bool:
-        """Whether a beginning at `offset` is to be counted."""
-        return offset < self.wary_until
+    @property
+    def is_wary(self) -> bool:
+        """Something is left that a death may have been about."""
+        return self.trials.is_wary(self.watermark.offset)
 
-    def metadata(self) -> str:
-        """What is to stand beside the watermark."""
-        self.trials = {offset: trial for offset, trial in self.trials.items() if offset >= self.watermark.offset}
-        return metadata_of(self.trials)
+    @property
+    def running(self) -> int:
+        """Records that are worked on."""
+        return self.watermark.running - len(self.waiting)
+
+    @property
+    def is_poison(self) -> bool:
+        """The lowest record must not be begun again."""
+        return self.watermark.offset == self.first and self.trials.alone >= FATAL
+
+    def standing(self, begun: Begun) -> tuple[int, str]:
+        """What is to stand in the log."""
+        offset, trials = self.watermark.offset, self.trials if self.is_wary else NO_TRIALS
+        if offset != self.first:
+            trials = trials._replace(alone=0)
+        if begun == "some" and trials.deaths:
+            trials = trials._replace(until=self.reach)
+        return offset, metadata_of(trials._replace(begun=begun))
+
+    def is_news(self, standing: tuple[int, str]) -> bool:
+        """Whether the log must say this before work begins. An offset alone need not, unless a death is to be about the lowest record."""
+        return standing != self.kept if self.is_wary else standing[1] != self.kept[1]
 
 
 @dataclass
@@ -102,82 +126,86 @@ class Intake:
     member: Member
     _generation: int = NO_GENERATION
     _shares: dict[int, _Share] = field(default_factory=dict)
-    _suspects: deque[Item] = field(default_factory=deque)
     _alone: Item | None = None
+
+    def __post_init__(self) -> None:
+        self.member.at_revocation(self._let_go)
 
     async def read(self, *, timeout_s: float, limit: int = 1000) -> list[Item]:
         """Up to `limit` records, each begun; none after `timeout_s`, or while a suspect runs."""
         if self.member.generation() != self._generation:
             await self._begin_assignment()
-        if self._suspects or self._is_one_alone():
+        if self._is_one_alone() or any(share.waiting for share in self._shares.values()):
             return await self._next_suspect(timeout_s)
-        is_wary = any(share.counts(share.watermark.offset) for share in self._shares.values())
+        is_wary = any(share.is_wary for share in self._shares.values())
         entries = await self.member.read(timeout_s=timeout_s, limit=min(limit, WARY_LIMIT) if is_wary else limit)
         if self.member.generation() != self._generation:
             return []  # of another assignment: they are read again from what is committed
-        return await self._admit([self._begin(entry) for entry in entries])
+        items = [item for item in map(self._begin, entries) if item is not None]
+        return items if not items or await self._note() else []
 
     async def commit(self) -> None:
-        """Commit the watermarks that moved. Refused: the partitions are somebody else's, or will be handed out anew."""
-        moved = [partition for partition, share in self._shares.items() if share.watermark.offset != share.committed]
-        await self._commit({partition: self._shares[partition].metadata() for partition in moved})
+        """Commit what changed. Refused: the partitions are somebody else's, or will be handed out anew."""
+        standing = self._standing()
+        await self._commit({partition: now for partition, now in standing.items() if now != self._shares[partition].kept})
 
     async def leave(self) -> None:
         """Commit, and say that this is a clean end: what is not done was not killed by anything."""
-        await self._commit(dict.fromkeys(self._shares, LEFT))
+        await self._commit(self._let_go())
 
-    async def _commit(self, metadata: Mapping[int, str]) -> bool:
-        offsets = {partition: (self._shares[partition].watermark.offset, text) for partition, text in metadata.items()}
-        if not offsets:
-            return True
-        if not await self.member.commit(offsets):
-            self._forget()
-            return False
-        for partition, (offset, _) in offsets.items():
-            self._shares[partition].committed, self._shares[partition].is_noted = offset, True
-        return True
-
-    def _begin(self, entry: Entry[Record]) -> Item:
-        watermark = self._shares[entry.partition].watermark
-        watermark.begin(entry.offset)
-        return Item(entry, watermark)
-
-    async def _admit(self, items: Sequence[Item]) -> list[Item]:
-        """Those that may be worked on now: their beginnings are in the log. Suspects wait."""
-        ready, changed = list[Item](), set[int]()
-        for item in items:
-            share, offset = self._shares[item.entry.partition], item.entry.offset
-            trial = share.trials.get(offset, NO_TRIAL)
-            if trial.is_suspect:
-                self._suspects.append(item)
-                continue
-            ready.append(item)
-            if share.counts(offset):
-                share.trials[offset] = trial._replace(begun=trial.begun + 1)
-            if share.counts(offset) or not share.is_noted:
-                changed.add(item.entry.partition)
-        is_ours = await self._commit({partition: self._shares[partition].metadata() for partition in changed})
-        return ready if is_ours else []
+    def _begin(self, entry: Entry[Record]) -> Item | None:
+        """A record to be worked on now; a suspect waits."""
+        share = self._shares[entry.partition]
+        share.watermark.begin(entry.offset)
+        item = Item(entry, share.watermark)
+        if share.trials.suspects(entry.offset):
+            share.waiting.append(item)
+            return None
+        share.reach = entry.offset + 1
+        return item
 
     def _is_one_alone(self) -> bool:
         return self._alone is not None and self._alone.watermark.is_begun(self._alone.entry.offset)
 
     async def _next_suspect(self, timeout_s: float) -> list[Item]:
         """The next suspect, once nothing else runs."""
-        if sum(share.watermark.running for share in self._shares.values()) > len(self._suspects):
+        if any(share.running for share in self._shares.values()):
             await anyio.sleep(min(timeout_s, ALONE_S))
             return []
-        item = self._alone = self._suspects.popleft()
-        share, offset = self._shares[item.entry.partition], item.entry.offset
-        trial = share.trials[offset]
-        if trial.is_fatal:
-            return [item._replace(is_poison=True)]
-        share.trials[offset] = trial._replace(alone=trial.alone + 1)
-        return [item] if await self._commit({item.entry.partition: share.metadata()}) else []
+        share = next(share for share in self._shares.values() if share.waiting)
+        self._alone = share.waiting.popleft()
+        if share.is_poison:
+            return [self._alone._replace(is_poison=True)]
+        return [self._alone] if await self._note() else []
+
+    def _standing(self) -> dict[int, tuple[int, str]]:
+        """What is to stand in the log, by partition."""
+        alone = self._alone.entry.partition if self._alone is not None and self._is_one_alone() else None
+        return {
+            partition: share.standing("alone" if partition == alone else "some" if share.running else "")
+            for partition, share in self._shares.items()
+        }
+
+    def _let_go(self) -> Mapping[int, tuple[int, str]]:
+        """As `_standing`, with no beginning left."""
+        if self.member.generation() != self._generation:
+            return {}
+        return {partition: share.standing("") for partition, share in self._shares.items()}
+
+    async def _note(self) -> bool:
+        """Let the log say what has begun. False: it is no more for us to begin."""
+        standing = self._standing()
+        return await self._commit({partition: now for partition, now in standing.items() if self._shares[partition].is_news(now)})
+
+    async def _commit(self, standing: Mapping[int, tuple[int, str]]) -> bool:
+        if standing and not await self.member.commit(standing):
+            self._forget()
+        for partition, now in standing.items() if self._shares else ():
+            self._shares[partition].kept = now
+        return self.member.generation() == self._generation
 
     def _forget(self) -> None:
         self._generation, self._shares, self._alone = NO_GENERATION, {}, None
-        self._suspects.clear()
 
     async def _begin_assignment(self) -> None:
         """Start each partition where the group committed, also where something was read before it was known to be ours."""
@@ -185,18 +213,18 @@ class Intake:
             self._forget()
             shares = await self._take_shares()
             for partition, share in shares.items():
-                self.member.seek(partition, share.committed)
+                self.member.seek(partition, share.first)
             self._shares, self._generation = shares, generation
 
     async def _take_shares(self) -> dict[int, _Share]:
-        """What is committed, or the first record left where retention passed it. Wary where records wait and nobody left cleanly."""
+        """What is committed, or the first record left where retention passed it; and the deaths, with what the one before left begun."""
         log, topic = self.member.log, self.member.topic
         places = {partition: log.place(topic, partition) for partition in sorted(self.member.partitions())}
         firsts, ends = await log.broker.starts(list(places.values())), await log.broker.ends(list(places.values()))
         shares = {}
         for partition, place in places.items():
-            offset, metadata = await self.member.committed(partition) or (0, LEFT)
-            offset, is_clean = max(offset, firsts[place]), metadata == LEFT
-            wary_until = offset if is_clean else ends[place]
-            shares[partition] = _Share(LowWatermark(offset), offset, wary_until, not is_clean, trials_of(metadata))
+            kept = await self.member.committed(partition) or (0, "")
+            first = max(kept[0], firsts[place])
+            found = trials_of(kept[1]) if first == kept[0] else NO_TRIALS
+            shares[partition] = _Share(LowWatermark(first), first, taken_over(found, first, ends[place]), kept)
         return shares

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
-from streams.broker import Broker, GroupReader, Place, Producer, Reader, TopicSpec, Transaction
+from streams.broker import Broker, GroupReader, Offsets, Place, Producer, Reader, TopicSpec, Transaction
 from streams.kafka.admin import Admin
 from streams.kafka.client import Connection, limit_client_logs
 from streams.kafka.connection import guard_connections
@@ -62,7 +62,7 @@ class KafkaBroker(Broker):
         """The first offset stamped then or later, else the end."""
         return await self._admin.offsets_at(places, timestamp_ms)
 
-    async def commit(self, group: str, offsets: Mapping[Place, tuple[int, str]]) -> None:
+    async def commit(self, group: str, offsets: Offsets) -> None:
         """Commit for a group without members."""
         await commit_offsets(self._connection, group, offsets)
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from streams.broker import Place
+from streams.broker import Offsets, Place
 from streams.kafka.client import RETRY_BACKOFF_MS, Connection, close, may_pass
 
 
@@ -38,7 +38,7 @@ async def committed_offsets(connection: Connection, group: str, places: Sequence
         return await connection.within(fetch_committed(consumer, places), f"offsets of group {group}")
 
 
-async def commit_offsets(connection: Connection, group: str, offsets: Mapping[Place, tuple[int, str]]) -> None:
+async def commit_offsets(connection: Connection, group: str, offsets: Offsets) -> None:
     """See `streams.broker.Broker.commit`.
 
     :raises BrokerError: the group has members.

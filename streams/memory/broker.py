@@ -11,7 +11,20 @@ import anyio
 import anyio.lowlevel
 
 from schemas.errors import BrokerError, OutcomeUnknown, Superseded, TopicMismatch
-from streams.broker import Broker, GroupReader, Message, Outgoing, Place, Producer, Reader, TopicSpec, Transaction, check_outgoing
+from streams.broker import (
+    Broker,
+    GroupReader,
+    Message,
+    Offsets,
+    Outgoing,
+    Place,
+    Producer,
+    Reader,
+    TopicSpec,
+    Transaction,
+    check_offsets,
+    check_outgoing,
+)  # fmt: skip
 from streams.memory.outbox import Outbox
 from streams.memory.partition import Log, Write
 
@@ -134,6 +147,8 @@ class _Group:
 
     def rebalance(self, places: Callable[[str], Sequence[Place]]) -> None:
         """Deal all partitions anew."""
+        for member in self.members:
+            self.offsets.update({place: value for place, value in member.last_word().items() if place in member.held})
         self.generation += 1
         for member in self.members:
             member.held.clear()
@@ -151,6 +166,7 @@ class MemoryMember(GroupReader):
         self._isolated = committed
         self._reader, self._read_generation = _Reader(broker, {}, committed), 0
         self.held: set[Place] = set()
+        self.last_word: Callable[[], Offsets] = dict
 
     async def read(self, *, timeout_s: float, limit: int = 1000) -> list[Message]:
         """See `GroupReader`."""
@@ -164,9 +180,14 @@ class MemoryMember(GroupReader):
         """See `GroupReader`."""
         return self.group.generation
 
-    async def commit(self, offsets: Mapping[Place, tuple[int, str]]) -> bool:
+    def at_revocation(self, last_word: Callable[[], Offsets]) -> None:
+        """See `GroupReader`."""
+        self.last_word = last_word
+
+    async def commit(self, offsets: Offsets) -> bool:
         """See `GroupReader`."""
         await anyio.lowlevel.checkpoint()
+        check_offsets(offsets)
         if not offsets.keys() <= self.held:
             return False
         self.group.offsets.update(offsets)
@@ -302,9 +323,10 @@ class MemoryBroker(Broker):
         await anyio.lowlevel.checkpoint()
         return {place: self.log(place).offset_at(timestamp_ms) for place in places}
 
-    async def commit(self, group: str, offsets: Mapping[Place, tuple[int, str]]) -> None:
+    async def commit(self, group: str, offsets: Offsets) -> None:
         """Commit for a group without members."""
         await anyio.lowlevel.checkpoint()
+        check_offsets(offsets)
         state = self._groups.setdefault(group, _Group())
         if state.members:
             raise BrokerError(f"group {group} has members: only they commit")

@@ -14,7 +14,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from schemas.errors import BrokerError, OutcomeUnknown, RetentionPassed, Superseded, TopicMismatch
-from streams.broker import MAX_MESSAGE_BYTES, Broker, GroupReader, Message, Outgoing, Place, Producer, Reader, TopicSpec
+from streams.broker import MAX_MESSAGE_BYTES, MAX_METADATA, Broker, GroupReader, Message, Outgoing, Place, Producer, Reader, TopicSpec
 from streams.kafka import KafkaBroker
 from streams.memory import MemoryBroker
 
@@ -376,6 +376,42 @@ class GroupContract:
             (lost,) = two.assignment()
             assert await one.commit({lost: (1, "")}) is False
             assert await two.committed(lost) is None
+
+    async def test_a_living_member_has_a_last_word_when_the_partitions_are_dealt_anew(self, broker: Broker, namespace: str) -> None:
+        places = await new_topic(broker, namespace, 2)
+        join = partial(broker.group_reader, f"{namespace}g", [places[0].topic])
+        async with join() as one:
+            assert await one.commit(dict.fromkeys(places, (0, "at work")))
+            one.at_revocation(lambda: dict.fromkeys(places, (1, "let go")))
+            async with join() as two:
+                await eventually(lambda: len(one.assignment()) == len(two.assignment()) == 1)
+                for member in (one, two):
+                    (held,) = member.assignment()
+                    assert await member.committed(held) == (1, "let go")
+            one.at_revocation(dict)
+            await eventually(lambda: one.assignment() == frozenset(places))
+        assert await broker.committed(f"{namespace}g", places) == dict.fromkeys(places, (1, "let go"))
+
+    async def test_a_member_that_leaves_or_lost_its_partitions_has_none(self, broker: Broker, namespace: str) -> None:
+        (place,) = await new_topic(broker, namespace)
+        join = partial(broker.group_reader, f"{namespace}g", [place.topic])
+        async with join() as one:
+            one.at_revocation(lambda: {place: (7, "of the first")})
+        async with join() as two:
+            assert await two.committed(place) is None
+            assert await two.commit({place: (1, "")})
+
+    async def test_metadata_beyond_the_limit_is_refused_and_changes_nothing(self, broker: Broker, namespace: str) -> None:
+        (place,) = await new_topic(broker, namespace)
+        full = {place: (1, "ö" * MAX_METADATA)}
+        await broker.commit(f"{namespace}outside", full)
+        with pytest.raises(BrokerError, match=r"(?i)metadata"):
+            await broker.commit(f"{namespace}outside", {place: (2, "x" * (MAX_METADATA + 1))})
+        assert await broker.committed(f"{namespace}outside", [place]) == full
+        async with broker.group_reader(f"{namespace}g", [place.topic]) as member:
+            with pytest.raises(BrokerError, match=r"(?i)metadata"):
+                await member.commit({place: (1, "x" * (MAX_METADATA + 1))})
+            assert await member.committed(place) is None
 
     async def test_a_generation_starts_again_at_the_committed_offset(self, broker: Broker, namespace: str) -> None:
         places = await new_topic(broker, namespace, 2)

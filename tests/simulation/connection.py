@@ -19,7 +19,19 @@ import anyio
 
 from schemas.errors import BrokerUnavailable, OutcomeUnknown, Superseded
 from schemas.topics import NODES
-from streams.broker import Broker, GroupReader, Message, Outgoing, Place, Producer, Reader, TopicSpec, Transaction, check_outgoing
+from streams.broker import (
+    Broker,
+    GroupReader,
+    Message,
+    Offsets,
+    Outgoing,
+    Place,
+    Producer,
+    Reader,
+    TopicSpec,
+    Transaction,
+    check_outgoing,
+)  # fmt: skip
 from streams.memory import MemoryMember, MemoryTransaction, Outbox
 from tests.simulation.cluster import Cluster
 
@@ -164,6 +176,11 @@ class Connection(Broker):
         self._owner.struck(trap.kind)
         return trap.kind
 
+    @property
+    def can_speak(self) -> bool:
+        """The process is neither dead nor frozen."""
+        return self._running.is_set() and not self.is_cut
+
     # What the process sees of it
 
     async def call(self, about: str = "") -> str:
@@ -262,7 +279,7 @@ class Connection(Broker):
         await self.call()
         return await self.cluster.offsets_at(places, timestamp_ms)
 
-    async def commit(self, group: str, offsets: Mapping[Place, tuple[int, str]]) -> None:
+    async def commit(self, group: str, offsets: Offsets) -> None:
         """See `Broker`."""
         fault = await self.call(OFFSETS)
         await self.cluster.commit(group, offsets)
@@ -372,6 +389,7 @@ class _Member(GroupReader):
     def __init__(self, connection: Connection, group: str, topics: Sequence[str], committed: bool) -> None:
         self._connection = connection
         self._arguments = (group, topics, committed)
+        self._last_word: Callable[[], Offsets] = dict
         self._inner = self._join()
 
     async def read(self, *, timeout_s: float, limit: int = 1000) -> list[Message]:
@@ -388,9 +406,12 @@ class _Member(GroupReader):
     def generation(self) -> int:
         return self._inner.generation()
 
-    async def commit(self, offsets: Mapping[Place, tuple[int, str]]) -> bool:
+    async def commit(self, offsets: Offsets) -> bool:
         await self._connection.call()
         return await self._inner.commit(offsets)
+
+    def at_revocation(self, last_word: Callable[[], Offsets]) -> None:
+        self._last_word = last_word
 
     async def committed(self, place: Place) -> tuple[int, str] | None:
         await self._connection.call()
@@ -409,7 +430,9 @@ class _Member(GroupReader):
 
     def _join(self) -> MemoryMember:
         group, topics, committed = self._arguments
-        return self._connection.cluster.join(group, topics, committed=committed)
+        member = self._connection.cluster.join(group, topics, committed=committed)
+        member.at_revocation(lambda: self._last_word() if self._connection.can_speak else {})
+        return member
 
 
 class _Producer(Producer):

@@ -9,6 +9,7 @@ Frameworks that make their own client take `episode.base_url` (OPENAI_BASE_URL) 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from schemas.task import Task
+from workers.plugin import storable
 
 if TYPE_CHECKING:
     import aiohttp
@@ -28,6 +30,20 @@ class Outcome:
 
     outcome: str = "ok"
     reward: float | None = None
+
+
+def checked(answer: object) -> Outcome:
+    """What an agent answered, in plain text and numbers.
+
+    :raises TypeError: it is no Outcome, or its reward is no number.
+    :raises ValueError: its reward is not finite.
+    """
+    if not isinstance(answer, Outcome):
+        raise TypeError(f"the agent answered {type(answer).__name__}, not an Outcome")
+    reward = None if answer.reward is None else float(answer.reward)
+    if reward is not None and not math.isfinite(reward):
+        raise ValueError(f"the agent's reward is {reward}")
+    return Outcome(storable(str(answer.outcome)), reward)
 
 
 class AgentSawError(Exception):

@@ -1,7 +1,7 @@
 """Opens and closes sessions at a gateway, on behalf of agents that know nothing of them.
 
-Invariant: a gateway that is away, or refuses for load, costs waiting and no try: these are the runner's calls, and no agent saw them fail.
-Opening twice leaves an empty session that is closed idle; closing twice is no error.
+Invariant: a gateway that is away, or refuses for load, costs waiting and no try, however long (GatewayAway says so); one that goes on
+answering with an error of its own (500) refuses. Opening twice leaves an empty session that is closed idle; closing twice is no error.
 """
 
 from __future__ import annotations
@@ -16,11 +16,18 @@ import orjson
 
 from schemas.task import Task
 from workers.agents.episode import JSON, AgentSawError, Outcome
+from workers.plugin import said
 
 PAUSE_S = 0.2
 """Between two calls to a gateway that is away."""
-TRANSIENT = (408, 429, 500, 502, 503, 504)
-"""What may succeed when it is tried again."""
+AWAY = (408, 429, 502, 503, 504)
+"""Answers that say nothing about what was asked."""
+BROKEN = 500
+"""May be about what was asked: asked again for the patience, and then it is the answer."""
+
+
+class GatewayAway(Exception):
+    """The gateway gave no answer that counts for the whole patience."""
 
 
 class OpenedSession(NamedTuple):
@@ -32,28 +39,24 @@ class OpenedSession(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """The runner's side of a gateway. Its calls are repeated for `patience_s`."""
+    """The runner's side of a gateway. Its calls are repeated for `patience_s`; both raise alike.
+
+    :raises AgentSawError: the gateway refused.
+    :raises GatewayAway: it did not answer, or not to this.
+    """
 
     http: aiohttp.ClientSession
     url: str
     patience_s: float
 
     async def open_session(self, task: Task, attempt: int) -> OpenedSession:
-        """Open a session for one try at a task.
-
-        :raises AgentSawError: the gateway refused.
-        :raises aiohttp.ClientError: it did not answer for the patience.
-        """
+        """Open a session for one try at a task."""
         body = {"group": task.group, "member": task.member, "attempt": attempt, "purpose": task.purpose, "payload": task.payload}
         answer = await self._post("/v1/sessions", body, expect=201)
         return OpenedSession(answer["id"], answer["base_url"])
 
     async def close_session(self, session: str, outcome: Outcome) -> None:
-        """Close it.
-
-        :raises AgentSawError: the gateway refused.
-        :raises aiohttp.ClientError: it did not answer for the patience.
-        """
+        """Close it."""
         await self._post(f"/v1/sessions/{session}/close", {"outcome": outcome.outcome, "reward": outcome.reward}, expect=200)
 
     async def _post(self, path: str, body: Mapping[str, Any], *, expect: int) -> dict[str, Any]:
@@ -61,11 +64,15 @@ class Gateway:
         while True:
             try:
                 return await self._post_once(path, body, expect=expect)
-            except (AgentSawError, aiohttp.ClientError, TimeoutError) as error:
-                is_final = isinstance(error, AgentSawError) and error.status not in TRANSIENT
-                if is_final or anyio.current_time() > until:
+            except AgentSawError as error:
+                if error.status not in AWAY and (error.status != BROKEN or anyio.current_time() > until):
                     raise
+                seen: Exception = error
+            except (aiohttp.ClientError, TimeoutError) as error:
+                seen = error
             await anyio.sleep(PAUSE_S)
+            if anyio.current_time() > until:
+                raise GatewayAway(said(seen)) from seen
 
     async def _post_once(self, path: str, body: Mapping[str, Any], *, expect: int) -> dict[str, Any]:
         async with self.http.post(self.url + path, data=orjson.dumps(body), headers=JSON) as response:

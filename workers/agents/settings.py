@@ -19,7 +19,7 @@ class AgentsSettings(BaseModel):
     concurrency: int = Field(64, ge=1, description="Episodes at a time.")
     attempts: int = Field(3, ge=1, description="Tries per task; each is a session of its own.")
     retry_s: float = Field(0.5, gt=0, description="Pause before another try.")
-    patience_s: float = Field(60.0, ge=0, description="How long a gateway that is away is asked again for a session, or to close one.")
+    patience_s: float = Field(60.0, ge=0, description="How long a gateway that is away is asked to close a session. Tasks wait on.")
     episode_s: float = Field(900.0, gt=0, description="Longest time of one try; the trainer's `group_deadline_s` is to be greater.")
     commit_s: float = Field(1.0, gt=0, description="Between two commits of what is done.")
     report_file: Path | None = Field(None, description="JSON file with counts of episodes and of errors that agents saw.")

@@ -25,11 +25,11 @@ class Tally:
     errors: Counter[str] = field(default_factory=Counter)
     last_errors: list[str] = field(default_factory=list)
 
-    def count_error(self, error: BaseException) -> None:
-        """An agent or its session failed."""
+    def count_error(self, said: str) -> None:
+        """An agent or its session failed with this kind of error, a colon, and what it said."""
         self.failed_tries += 1
-        self.errors[type(error).__name__] += 1
-        self.last_errors = [*self.last_errors, f"{type(error).__name__}: {error}"][-LAST_ERRORS:]
+        self.errors[said.partition(":")[0]] += 1
+        self.last_errors = [*self.last_errors, said][-LAST_ERRORS:]
 
     def as_json(self) -> dict[str, Any]:
         """The counts by name."""

@@ -1,12 +1,18 @@
 """Watches over plain functions that cannot be interrupted: one that does not return would hold up the event loop, and with it all that
 notices such things.
 
-Invariant: the process ends at most LOOKS_S after a call has lasted longer than the limit, with the exit code of NoProgress; its supervisor
+Two nets. A thread of Python looks at the call. A function that never lets go of the interpreter (a regular expression that tries all ways, a
+power of large numbers) stops that thread, too; so each look winds up a clock of the C library's threads, which ends the process when no
+look comes any more.
+
+Invariants: the process ends at most LOOKS_S after a call has lasted longer than the limit, with the exit code of NoProgress and the line
+at which the call is; if the interpreter is not let go of, at most NET_S later, with exit code 1 and the lines of all threads. Its supervisor
 starts it again, and the beginning that came to nothing is counted in the log (`workers.trials`).
 """
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import sys
 import threading
@@ -21,6 +27,8 @@ from schemas.errors import NoProgress
 __all__ = ["Guard"]
 
 LOOKS_S = 1.0
+NET_S = 5.0
+"""How much longer than the limit nobody may have looked."""
 
 
 class Guard:
@@ -43,6 +51,7 @@ class Guard:
         finally:
             self._is_over.set()
             thread.join()
+            faulthandler.cancel_dump_traceback_later()
 
     @contextmanager
     def over(self, call: str) -> Iterator[None]:
@@ -54,11 +63,17 @@ class Guard:
             self._call = None
 
     def _watch(self) -> None:
+        self._wind_up()
         while not self._is_over.wait(min(LOOKS_S, self._limit_s / 2)):
+            self._wind_up()
             call = self._call
             if call is not None and monotonic() - call[0] > self._limit_s:
                 self._end(f"{call[1]} did not return within {self._limit_s:g} s; it was {_line(sys._current_frames().get(self._caller))}")
                 return
+
+    def _wind_up(self) -> None:
+        if sys.__stderr__ is not None:
+            faulthandler.dump_traceback_later(self._limit_s + NET_S, exit=True, file=sys.__stderr__)
 
 
 def _line(frame: FrameType | None) -> str:

@@ -17,9 +17,12 @@ from schemas.arrays import unpack_i4
 from schemas.errors import UsageError
 from schemas.score import Score
 from schemas.trajectory import Node, NodeEnd, Trajectory
-from workers.plugin import load_plugin
+from workers.plugin import load_plugin, storable
 
-__all__ = ["Killed", "RewardRule", "Turn", "Verdict", "failure", "load_rule", "score_of", "turns"]
+__all__ = ["RewardRule", "Turn", "Verdict", "checked", "failure", "is_slow", "load_rule", "score_of", "turns"]
+
+MOST_NAMES = 64 << 10
+"""Characters that the names of a verdict's components may have together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +39,6 @@ class Verdict:
         wrong = {name: value for name, value in {"value": self.value, **self.components}.items() if not math.isfinite(value)}
         if wrong:
             raise ValueError(f"not finite: {wrong}")
-
-
-class Killed(Exception):
-    """A rule that gives no verdict because it takes its process along."""
 
 
 class RewardRule(Protocol):
@@ -83,6 +82,8 @@ def load_rule(path: str) -> RewardRule:
     missing = [name for name in ("name", "version", "score") if not hasattr(rule, name)]
     if missing:
         raise UsageError(f"plug-in {path!r} is no reward rule: it has no {', '.join(missing)}")
+    if not isinstance(rule.name, str) or not isinstance(rule.version, int) or storable(rule.name) != rule.name:
+        raise UsageError(f"plug-in {path!r}: the name of a reward rule is text, its version a whole number")
     return rule  # type: ignore[no-any-return]
 
 
@@ -91,14 +92,28 @@ def is_slow(rule: RewardRule) -> bool:
     return inspect.iscoroutinefunction(rule.score)
 
 
+def checked(answer: object) -> Verdict:
+    """What a rule answered, in plain numbers and text: scalars of numpy or torch become floats.
+
+    :raises TypeError: it is no Verdict, or holds what is no number.
+    :raises ValueError: a number is not finite, or the names of its components are too long.
+    """
+    if not isinstance(answer, Verdict):
+        raise TypeError(f"the rule answered {type(answer).__name__}, not a Verdict")
+    components = {storable(str(name)): float(value) for name, value in answer.components.items()}
+    if sum(map(len, components)) > MOST_NAMES:
+        raise ValueError(f"the names of {len(components)} components have more than {MOST_NAMES} characters")
+    return Verdict(float(answer.value), components)
+
+
 def score_of(rule: RewardRule, offset: int, trajectory: Trajectory, verdict: Verdict) -> Score:
     """The record of a verdict for the trajectory at `offset`."""
     return _score(rule, offset, trajectory, verdict.value, components=verdict.components)
 
 
-def failure(rule: RewardRule, offset: int, trajectory: Trajectory, error: Exception) -> Score:
-    """The record of a rule that raised: no value, and why."""
-    return _score(rule, offset, trajectory, 0.0, status="failed", detail=f"{type(error).__name__}: {error}")
+def failure(rule: RewardRule, offset: int, trajectory: Trajectory, why: str) -> Score:
+    """The record of a rule that gave no verdict: no value, and why."""
+    return _score(rule, offset, trajectory, 0.0, status="failed", detail=why)
 
 
 def _score(rule: RewardRule, offset: int, trajectory: Trajectory, value: float, **more: Any) -> Score:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import orjson
 import pytest
 
 from schemas.deadletter import DeadLetter
+from schemas.errors import BrokerError, BrokerUnavailable
 from schemas.task import Task
 from schemas.topics import DEADLETTER, TASKS, TRAINING
 from schemas.training import Consumed, Drops
@@ -21,7 +23,8 @@ from tests.unit.workers.agents.fake_gateway import FakeGateway, fake_gateway
 from tests.unit.workers.running import append, memory_log, records, running, until
 from workers.agents.service import Runner, role
 from workers.agents.settings import AgentsSettings
-from workers.trials import FATAL, SUSPECT, Trial, metadata_of
+from workers.intake import Item
+from workers.trials import FATAL, SUSPECT, Trials, metadata_of, trials_of
 
 pytestmark = pytest.mark.anyio
 
@@ -94,16 +97,16 @@ async def test_what_an_agent_raises_ends_its_try_and_the_next_one_is_numbered(tm
 async def test_a_task_that_is_given_up_is_buried_with_the_reason() -> None:
     log = await memory_log(partitions=1)
     place = log.place(TASKS, 0)
-    await log.broker.commit(log.group("agents"), {place: (0, metadata_of({1: Trial(SUSPECT, FATAL)}))})
+    await log.broker.commit(log.group("agents"), {place: (0, metadata_of(Trials(SUSPECT, FATAL, until=1)))})
     async with fake_gateway() as gateway, running(agents(gateway, "broken", attempts=2), log):
         give(log, 0)
         give(log, 1)
         await until_committed(log, 2)
-        assert [body["member"] for body in gateway.opened] == [0, 0]
+        assert [body["member"] for body in gateway.opened] == [1, 1]
     letters = {letter.offset: letter.reason for letter in records(log, DEADLETTER, DeadLetter)}
     assert sorted(letters) == [0, 1]
-    assert letters[0].startswith("poison: 2 tries failed, the last one by RuntimeError: ")
-    assert letters[1] == "poison: the agent ended every process that ran it"
+    assert letters[0] == "poison: the agent ended every process that ran it"
+    assert letters[1].startswith("poison: 2 tries failed, the last one by RuntimeError: ")
 
 
 async def test_a_refused_call_is_seen_by_the_agent_counted_and_tried_again(tmp_path: Path) -> None:
@@ -131,15 +134,117 @@ async def test_a_gateway_that_is_away_costs_no_try(tmp_path: Path) -> None:
     assert (found["failed_tries"], found["lost"]) == (0, 0)
 
 
-async def test_a_gateway_that_stays_away_loses_the_task_after_the_patience(tmp_path: Path) -> None:
-    log, report = await memory_log(), tmp_path / "report.json"
+async def test_a_task_waits_beyond_the_patience_for_a_gateway_that_is_away_and_the_log_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    log = await memory_log()
     async with fake_gateway() as gateway:
-        gateway.refusals["open"] = [503] * 100
-        async with running(agents(gateway, "reverse", attempts=2, patience_s=0, report_file=report), log):
+        gateway.refusals["open"] = [503] * 5
+        async with running(agents(gateway, "reverse", attempts=1, patience_s=0), log):
             give(log, 0)
             await until_committed(log, 1)
-        assert gateway.opened == []
-    assert orjson.loads(report.read_bytes())["lost"] == 1
+        assert [body["attempt"] for body in gateway.opened] == [0]
+        assert gateway.outcomes() == ["ok"]
+    assert records(log, DEADLETTER, DeadLetter) == []
+    printed = capsys.readouterr()
+    assert (printed.out + printed.err).count("a task waits for a gateway") == 5
+
+
+async def test_nobody_listens_and_the_group_is_decided_meanwhile() -> None:
+    log = await memory_log(partitions=1)
+    async with running(agents(FakeGateway("http://127.0.0.1:9"), "reverse", patience_s=0), log):
+        give(log, 0)
+        with anyio.fail_after(20):
+            while not await begun(log):
+                await anyio.sleep(0.002)
+        append(log, TRAINING, 0, Drops(consumed=Consumed(groups_below=1)))
+        await until_committed(log, 1)
+    assert records(log, DEADLETTER, DeadLetter) == []
+
+
+async def test_a_gateway_that_answers_with_its_own_error_costs_a_try() -> None:
+    log = await memory_log(partitions=1)
+    async with fake_gateway() as gateway:
+        gateway.refusals["open"] = [500]
+        async with running(agents(gateway, "reverse", attempts=1, patience_s=0), log):
+            give(log, 0)
+            await until_committed(log, 1)
+    (letter,) = records(log, DEADLETTER, DeadLetter)
+    assert letter.reason.startswith("poison: 1 tries failed, the last one by AgentSawError: 500: ")
+
+
+async def test_an_agent_that_failed_while_the_gateway_was_away_has_its_try_again() -> None:
+    log = await memory_log(partitions=1)
+    async with fake_gateway() as gateway:
+        gateway.refusals = {"chat": [503], "close": [503]}
+        async with running(agents(gateway, "reverse", attempts=1, patience_s=0), log):
+            give(log, 0)
+            await until_committed(log, 1)
+        assert [body["attempt"] for body in gateway.opened] == [0, 1]
+        assert gateway.closed == {"0-2-abcdef": {"outcome": "ok", "reward": 3.0}}
+    assert records(log, DEADLETTER, DeadLetter) == []
+
+
+@pytest.mark.parametrize(
+    ("agent", "why"),
+    [
+        ("leaks_a_cancellation", "CancelledError: "), ("awaits_what_is_cancelled", "CancelledError: "), ("exits", "SystemExit: 0"),
+        ("interrupts", "KeyboardInterrupt: "), ("exits_in_a_group", "BaseExceptionGroup: "),
+        ("answers_nothing", "TypeError: the agent answered NoneType, not an Outcome"),
+        ("is_unprintable", "Unprintable: it cannot be printed"),
+        ("has_no_end_of_reward", "ValueError: the agent's reward is nan"), ("says_half_a_character", "ValueError: bad ?"),
+        ("sleeps", "TimeoutError: no answer within 0.2 s"),
+    ],
+)  # fmt: skip
+async def test_whatever_an_agent_does_is_a_failure_of_its_own_and_the_role_goes_on(agent: str, why: str, tmp_path: Path) -> None:
+    log, report = await memory_log(partitions=1), tmp_path / "report.json"
+    async with fake_gateway() as gateway:
+        async with running(agents(gateway, agent, attempts=1, episode_s=0.2, report_file=report), log):
+            give(log, 0)
+            await until_committed(log, 1)
+            give(log, 1)
+            await until_committed(log, 2)
+        assert gateway.outcomes() == ["failed", "failed"]
+    reasons = {letter.reason for letter in records(log, DEADLETTER, DeadLetter)}
+    assert all(reason.startswith(f"poison: 1 tries failed, the last one by {why}") for reason in reasons), reasons
+    assert orjson.loads(report.read_bytes())["lost"] == 2
+
+
+async def test_a_reward_of_numpy_is_a_number() -> None:
+    log = await memory_log(partitions=1)
+    async with fake_gateway() as gateway, running(agents(gateway, "rewards_in_numpy"), log):
+        give(log, 0)
+        await until_committed(log, 1)
+        assert gateway.closed == {"0-1-abcdef": {"outcome": "ok ?", "reward": 0.5}}
+
+
+async def begun(log: Log) -> str:
+    place = log.place(TASKS, 0)
+    return trials_of((await log.broker.committed(log.group("agents"), [place])).get(place, (0, ""))[1]).begun
+
+
+@pytest.mark.parametrize(
+    ("end", "stands"), [(None, ""), (BrokerUnavailable("away"), ""), (BrokerError("refused"), "some"), (TypeError("a defect"), "some")]
+)
+async def test_an_end_counts_unless_it_came_from_outside(end: Exception | None, stands: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = await memory_log(partitions=1)
+    Gate.running, Gate.opened = set(), {}
+    is_over = anyio.Event()
+
+    async def fail(self: Runner, item: Item) -> None:
+        await is_over.wait()
+        if end is not None:
+            raise end
+
+    monkeypatch.setattr(Runner, "_try_all", fail)
+    with contextlib.suppress(ExceptionGroup):
+        async with fake_gateway() as gateway, running(agents(gateway, "wait"), log):
+            give(log, 0)
+            with anyio.fail_after(20):
+                while not await begun(log):
+                    await anyio.sleep(0.002)
+            if end is not None:
+                is_over.set()
+                await anyio.sleep_forever()
+    assert await begun(log) == stands
 
 
 async def test_no_more_episodes_than_the_bound_and_no_commit_past_one_that_runs() -> None:
@@ -189,5 +294,5 @@ async def test_a_task_whose_group_is_decided_is_passed_and_an_evaluation_is_play
         assert sorted((body["group"], body["purpose"]) for body in gateway.opened) == [(1, "eval"), (2, "train"), (4, "train")]
 
 
-async def _keep_nothing(self: Runner) -> None:
+async def _keep_nothing(self: Runner, **how: bool) -> None:
     """A process that is killed commits nothing."""

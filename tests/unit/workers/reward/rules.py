@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+from typing import Any
+
 import anyio
+import numpy as np
 
 from models.chat import Chat
 from schemas.trajectory import Trajectory
@@ -41,3 +46,55 @@ class NoRule:
     """Lacks nearly everything."""
 
     name = "none"
+
+
+class Unnamed:
+    """A version that is none."""
+
+    name, version, score = "unnamed", "1.0", None
+
+
+class Unprintable(Exception):
+    """Cannot say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Whatever:
+    """Does what the payload says."""
+
+    name, version = "whatever", 1
+
+    def score(self, trajectory: Trajectory, chat: Chat) -> Any:
+        match trajectory.payload["act"]:
+            case "cancels":
+                raise asyncio.CancelledError
+            case "exits":
+                sys.exit(0)
+            case "interrupts":
+                raise KeyboardInterrupt
+            case "half a character":
+                raise ValueError("bad \ud800")
+            case "unprintable":
+                raise Unprintable
+            case act:
+                return ANSWERS[act]
+
+
+class SlowWhatever(Whatever):
+    """The same by a coroutine."""
+
+    async def score(self, trajectory: Trajectory, chat: Chat) -> Any:
+        return super().score(trajectory, chat)
+
+
+ANSWERS: dict[str, Any] = {
+    "answers nothing": None,
+    "no number": Verdict(1.0),
+    "long names": Verdict(1.0, {"x" * 70_000: 1.0}),
+    "huge": Verdict(1.0),
+    "numpy": Verdict(np.float32(0.5), {"half \ud800": np.float64(0.25)}),  # type: ignore[arg-type]
+}
+object.__setattr__(ANSWERS["no number"], "value", "much")
+object.__setattr__(ANSWERS["huge"], "value", 10**400)

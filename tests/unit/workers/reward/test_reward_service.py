@@ -27,7 +27,7 @@ from workers.reward.guard import Guard
 from workers.reward.rule import Turn, load_rule, turns
 from workers.reward.service import Scorer, role
 from workers.reward.settings import RewardSettings
-from workers.trials import FATAL, SUSPECT, Trial, metadata_of
+from workers.trials import FATAL, SUSPECT, Trials, metadata_of
 
 pytestmark = pytest.mark.anyio
 
@@ -130,7 +130,7 @@ async def test_a_rule_that_never_answers_makes_a_failed_score_and_the_role_goes_
     async with running(reward("Gate", concurrency=2, verdict_s=0.05), log):
         await until_committed(log, 0, 3)
     found = {score.session: (score.status, score.detail) for score in records(log, SCORES, Score)}
-    late = ("failed", "TimeoutError: no verdict within 0.05 s")
+    late = ("failed", "TimeoutError: no answer within 0.05 s")
     assert found == {0: ("ok", ""), 1: late, 2: late}
 
 
@@ -183,15 +183,40 @@ async def test_a_trajectory_that_kills_the_rule_has_a_failed_score_and_a_letter_
     for number in range(3):
         append(log, TRAJECTORIES, 0, trajectory(number, node("a", "bc")))
     place = log.place(TRAJECTORIES, 0)
-    await log.broker.commit(log.group("reward"), {place: (0, metadata_of({1: Trial(SUSPECT, FATAL)}))})
+    await log.broker.commit(log.group("reward"), {place: (0, metadata_of(Trials(SUSPECT, FATAL, until=2)))})
     async with running(reward("Letters"), log):
         await until_committed(log, 0, 3)
     found = {score.session: (score.status, score.detail) for score in records(log, SCORES, Score)}
-    killed = ("failed", "Killed: the rule ended every process that scored this trajectory")
-    assert found == {0: ("ok", ""), 1: killed, 2: ("ok", "")}
+    killed = ("failed", "the rule ended every process that scored this trajectory")
+    assert found == {0: killed, 1: ("ok", ""), 2: ("ok", "")}
     (letter,) = records(log, DEADLETTER, DeadLetter)
-    assert (letter.topic, letter.partition, letter.offset) == ("trajectories", 0, 1)
+    assert (letter.topic, letter.partition, letter.offset) == ("trajectories", 0, 0)
     assert letter.reason.startswith("poison: ")
+
+
+@pytest.mark.parametrize("rule", ["Whatever", "SlowWhatever"])
+async def test_whatever_a_rule_does_makes_a_failed_score_and_the_role_goes_on(reward: Any, rule: str) -> None:
+    log = await memory_log(partitions=1)
+    acts = [
+        "cancels", "exits", "interrupts", "answers nothing", "half a character", "unprintable", "no number", "long names", "huge", "numpy",
+    ]  # fmt: skip
+    for number, act in enumerate(acts):
+        append(log, TRAJECTORIES, 0, trajectory(number, payload={"act": act}))
+    async with running(reward(rule), log):
+        await until_committed(log, 0, len(acts))
+    found = {score.session: score for score in records(log, SCORES, Score)}
+    assert [found[number].detail for number in range(len(acts) - 1)] == [
+        "CancelledError: ", "SystemExit: 0", "KeyboardInterrupt: ", "TypeError: the rule answered NoneType, not a Verdict",
+        "ValueError: bad ?", "Unprintable: it cannot be printed", "ValueError: could not convert string to float: 'much'",
+        "ValueError: the names of 1 components have more than 65536 characters", "OverflowError: int too large to convert to float",
+    ]  # fmt: skip
+    assert {score.status for score in found.values() if score.session < len(acts) - 1} == {"failed"}
+    assert (found[len(acts) - 1].value, found[len(acts) - 1].components) == (0.5, {"half ?": 0.25})
+
+
+async def test_a_rule_without_a_name_in_text_is_named() -> None:
+    with pytest.raises(UsageError, match="the name of a reward rule is text, its version a whole number"):
+        load_rule(RULES + "Unnamed")
 
 
 def test_a_call_that_does_not_return_ends_the_process_and_one_that_does_is_left_alone() -> None:
