@@ -60,6 +60,8 @@ class Watch:
 
     limit_s: float = 60.0
     waits: dict[str, float] = field(default_factory=dict)
+    late: str = ""
+    """The wait that was longer than the limit, once there was one: the role is ended for it."""
 
     @contextmanager
     def waiting_for(self, cause: str) -> Iterator[None]:
@@ -80,6 +82,7 @@ class Watch:
             now = anyio.current_time()
             for cause, since in self.waits.items():
                 if now - since > self.limit_s:
+                    self.late = cause
                     raise NoProgress(f"waited {now - since:.0f} s for {cause}")
 
 
@@ -142,15 +145,14 @@ def first_error(group: BaseExceptionGroup[SeamlessFlowError]) -> SeamlessFlowErr
 
 
 def came_from_outside(end: BaseException) -> bool:
-    """Whether an end says nothing about the work that was done: a stop, or surroundings that another try may find mended.
-
-    Of a group's errors all must be of that kind.
+    """Whether an end says nothing about the work that was done: a stop, another process that took over, or a broker, a store, a disk or a
+    network that another try may find mended. Of a group's errors all must be of that kind.
     """
     if isinstance(end, BaseExceptionGroup):
         return all(map(came_from_outside, end.exceptions))
     if isinstance(end, SeamlessFlowError):
         return end.retriable or isinstance(end, Superseded)
-    return isinstance(end, anyio.get_cancelled_exc_class())
+    return isinstance(end, (anyio.get_cancelled_exc_class(), OSError))
 
 
 def configure_logging(role: str) -> None:

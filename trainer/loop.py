@@ -44,7 +44,7 @@ class Decider(Protocol):
 @dataclass(slots=True)
 class Loop:
     """One trainer's work, from where it stands to step `steps`. `recovery_s`: longest training time between two checkpoints;
-    `keep_versions`: so many newest versions keep their files (0: all); `attempts` counts the beginnings of steps, where given."""
+    `keep_versions`: so many newest versions keep their files (0: all); `attempts` counts the beginnings of steps."""
 
     feed: Decider
     trainee: Trainee
@@ -52,9 +52,9 @@ class Loop:
     cas: CasLog
     watch: Watch
     standing: Standing
+    attempts: Attempts
     recovery_s: float
     keep_versions: int = 0
-    attempts: Attempts | None = None
     unkept_s: float = 0.0
 
     async def run(self, steps: int) -> None:
@@ -65,10 +65,8 @@ class Loop:
         while self.standing.step < steps:
             began = anyio.current_time()
             decided = await self._decide()
-            if isinstance(decided, Batch) and await self._is_poison(decided):
-                continue
             if isinstance(decided, Batch):
-                await self._step(decided, waited_s=anyio.current_time() - began)
+                await self._try(decided, waited_s=anyio.current_time() - began)
             else:
                 await self._commit(decided)
         for rest in self.feed.rest():
@@ -87,6 +85,24 @@ class Loop:
             await self.cas.require_newest()
             raise
 
+    async def _try(self, batch: Batch, waited_s: float) -> None:
+        """Count this beginning of the next step, and go on with it; after too many, give its batch up."""
+        try:
+            if await self.attempts.begin(self.standing.step + 1, self.standing.given_up) < FATAL:
+                await self._step(batch, waited_s)
+            else:
+                await self._give_up(batch)
+        except BaseException as end:
+            await self.attempts.end(end)
+            raise
+        await self.attempts.end(None)
+
+    async def _give_up(self, batch: Batch) -> None:
+        """Letters first, or a crash loses them."""
+        logger.error("a batch ended its trainers: dropped", step=self.standing.step + 1, sessions=len(batch.plan.places))
+        await self.attempts.bury(batch)
+        await self._commit(drops_of(batch))
+
     async def _step(self, batch: Batch, waited_s: float) -> None:
         failpoint("trainer.after_fetch")
         number, began = self.standing.step + 1, anyio.current_time()
@@ -96,6 +112,7 @@ class Loop:
         updated = anyio.current_time()
         with self.watch.waiting_for(f"the files of step {number}"):
             published = await self.bench.do(self.trainee.publish, self.standing.version + 1, number)
+        self.attempts.through()
         version = self.standing.announcing(published, self.keep_versions)
         failpoint("trainer.after_files")
         times_s = {"wait": waited_s, "update": updated - began, "publish": anyio.current_time() - updated}
@@ -104,17 +121,6 @@ class Loop:
         logger.info("step", step=number, version=version.version, staleness=batch.staleness, reward=round(batch.reward_mean, 3))
         await self._keep(updated - began)
         await self._prune()
-
-    async def _is_poison(self, batch: Batch) -> bool:
-        """Count this beginning of the next step. After too many, bury and drop its batch instead: letters first, or a crash loses them."""
-        number = self.standing.step + 1
-        if self.attempts is None or await self.attempts.begin(number) < FATAL:
-            return False
-        logger.error("a batch ended its trainers: dropped", step=number, sessions=len(batch.plan.places))
-        await self.attempts.bury(batch)
-        await self._commit(drops_of(batch))
-        await self.attempts.forget(number)
-        return True
 
     async def _commit(self, *records: Step | Drops | WeightVersion) -> None:
         with self.watch.waiting_for("a commit to training"):

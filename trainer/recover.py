@@ -25,6 +25,7 @@ from schemas.trajectory import Trajectory
 from streams.cas import CasLog
 from streams.codec import Entry
 from streams.log import Log, LogReader
+from trainer.attempts import REASON
 from trainer.retain import files_from
 from trainer.settings import TrainerSettings
 from trainer.trainee import Bench, Trained, Trainee, Trains
@@ -48,7 +49,8 @@ class Standing:
     """What `training` says up to its end. `run` and `initial` are how it began.
 
     `in_force` maps each step to the digest of the weights after it, 0 to that of version 0; `moments` to that of the optimizer. `files` are
-    those of each version, as far as they were not removed by this process; those of versions 1 … `files_from` − 1 may be gone.
+    those of each version, as far as they were not removed by this process; those of versions 1 … `files_from` − 1 may be gone. `given_up`
+    counts the batches that ended too many trainers.
     """
 
     step: int = 0
@@ -60,6 +62,7 @@ class Standing:
     moments: dict[int, str] = field(default_factory=dict)
     files: dict[int, list[WeightFile]] = field(default_factory=dict)
     files_from: int = 0
+    given_up: int = 0
 
     def apply(self, record: Record) -> None:
         """The next record. A version of a step that published another one before was made by other arithmetic: it is in force."""
@@ -68,6 +71,7 @@ class Standing:
             self.in_force[record.step], self.moments[record.step] = record.weights_sha256, record.optimizer_sha256
         elif isinstance(record, Drops):
             self.consumed = record.consumed
+            self.given_up += any(dropped.reason == REASON for dropped in record.drops)
         elif isinstance(record, WeightVersion):
             self.version, self.files_from = record.version, record.files_from
             self.files[record.version] = record.files

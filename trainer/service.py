@@ -53,7 +53,9 @@ def role(settings: TrainerSettings, make_trainee: MakeTrainee = torch_trainee, m
                 logger.info("standing", step=standing.step, version=standing.version, steps=settings.steps)
                 async with open_feed(log, settings.feed, settings.held_bytes, standing.consumed) as feed:
                     task_status.started()
-                    loop = Loop(feed, trainee, bench, cas, watch, standing, settings.recovery_s, settings.keep_versions, Attempts(log))
+                    attempts = Attempts(log, watch)
+                    tasks.start_soon(attempts.take_back_when_stopped)
+                    loop = Loop(feed, trainee, bench, cas, watch, standing, attempts, settings.recovery_s, settings.keep_versions)
                     await loop.run(settings.steps)
             finally:
                 tasks.cancel_scope.cancel()

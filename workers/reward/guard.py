@@ -1,13 +1,13 @@
 """Watches over plain functions that cannot be interrupted: one that does not return would hold up the event loop, and with it all that
 notices such things.
 
-Two nets. A thread of Python looks at the call. A function that never lets go of the interpreter (a regular expression that tries all ways, a
-power of large numbers) stops that thread, too; so each look winds up a clock of the C library's threads, which ends the process when no
-look comes any more.
+Two nets. A thread of Python looks at the call. A function that never lets go of the interpreter (a regular expression that tries all
+ways, a power of large numbers) stops that thread, too. So each look winds up the clock of a thread without Python, which ends the process
+when no look comes any more.
 
 Invariants: the process ends at most LOOKS_S after a call has lasted longer than the limit, with the exit code of NoProgress and the line
-at which the call is; if the interpreter is not let go of, at most NET_S later, with exit code 1 and the lines of all threads. Its supervisor
-starts it again, and the beginning that came to nothing is counted in the log (`workers.trials`).
+at which the call is; if the interpreter is not let go of, at most NET_S after the limit, with exit code 1 and the lines of all threads. Its
+supervisor starts it again, and the beginning that came to nothing is counted in the log (`workers.trials`).
 """
 
 from __future__ import annotations

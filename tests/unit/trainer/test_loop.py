@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import anyio
 import pytest
 
 from schemas.deadletter import DeadLetter
-from schemas.errors import LogError, Superseded
+from schemas.errors import BrokerUnavailable, CorruptRecord, LogError, Superseded
 from schemas.record import Record
 from schemas.topics import DEADLETTER, TRAINING, Topic
 from schemas.training import Consumed, Drops, Place, Plan, Row, Step, WeightVersion
@@ -19,7 +21,7 @@ from streams.cas import open_cas
 from streams.codec import Entry
 from streams.log import Log
 from streams.service import Watch
-from tests.unit.trainer.runs import Disk, PaperTrainee, open_log, training
+from tests.unit.trainer.runs import Crash, Disk, PaperTrainee, open_log, training
 from trainer.attempts import FATAL, Attempts
 from trainer.feed.plan import Batch
 from trainer.loop import Loop
@@ -76,17 +78,18 @@ class SlowTrainee(PaperTrainee):
 
 
 async def run_loop(
-    log: Log, feed: ScriptedFeed, trainee: SlowTrainee, *, steps: int, recovery_s: float = 1e9, attempts: Attempts | None = None
+    log: Log, feed: ScriptedFeed, trainee: SlowTrainee, *, steps: int, recovery_s: float = 1e9, attempts: Attempts | None = None,
+    standing: Standing | None = None,
 ) -> Standing:
     """From version 0, which is announced unless it stands."""
-    standing = Standing()
+    standing = standing or Standing()
     async with open_cas(log, TRAINING) as cas:
         initial = trainee.begin(None)
         if not cas.history:
             await cas.write([(PARTITION, initial)])
         standing.apply(initial)
         with anyio.fail_after(20):
-            await Loop(feed, trainee, Bench(), cas, Watch(), standing, recovery_s, attempts=attempts).run(steps)
+            await Loop(feed, trainee, Bench(), cas, Watch(), standing, attempts or Attempts(log), recovery_s).run(steps)
     return standing
 
 
@@ -167,12 +170,113 @@ async def test_a_batch_that_ends_its_trainers_is_dropped_with_its_letters_and_th
     assert letter.reason.startswith("poison: 4 trainers ended")
 
 
-async def test_a_step_that_stands_in_the_log_ends_the_count() -> None:
+async def test_a_count_belongs_to_the_step_and_to_the_batches_given_up_for_it() -> None:
     log = await open_log()
-    attempts = Attempts(log)
-    assert [await attempts.begin(1), await attempts.begin(1), await attempts.begin(2)] == [0, 1, 0]
-    await attempts.forget(2)
-    assert await Attempts(log).begin(2) == 0
+    beginnings = [(1, 0), (1, 0), (2, 0), (2, 0), (2, 1), (2, 1)]
+    assert [await Attempts(log).begin(*beginning) for beginning in beginnings] == [0, 1, 0, 1, 0, 1]
+
+
+async def test_a_death_right_after_a_batch_was_given_up_leaves_the_next_one_its_own_count() -> None:
+    log = await open_log()
+
+    class Broken(SlowTrainee):
+        def train(self, plan: Plan, trajectories: Sequence[Trajectory]) -> Trained:
+            raise IndexError("this batch kills")
+
+    class Dies(Attempts):
+        async def end(self, end: BaseException | None) -> None:
+            raise Crash
+
+    for _ in range(FATAL):
+        with pytest.raises(IndexError):
+            await run_loop(log, ScriptedFeed(deque([batch(5)])), Broken(Disk()), steps=1, attempts=Attempts(log))
+    with pytest.raises(Crash):
+        await run_loop(log, ScriptedFeed(deque([batch(5)])), Broken(Disk()), steps=1, attempts=Dies(log))
+    standing, trained = fold_of(await training(log)), ScriptedFeed(deque([batch(6), batch(7)]))
+    assert (standing.step, standing.given_up) == (0, 1)
+    await run_loop(log, trained, SlowTrainee(Disk()), steps=1, attempts=Attempts(log), standing=standing)
+    *_, drops, step, _ = await training(log)
+    assert isinstance(drops, Drops)
+    assert isinstance(step, Step)
+    assert [place.session for place in step.plan.places] == [6]
+
+
+def fold_of(records: Sequence[Record]) -> Standing:
+    standing = Standing()
+    for record in records:
+        standing.apply(record)
+    return standing
+
+
+class Held(SlowTrainee):
+    """Trains until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__(Disk())
+        self.has_begun, self.may_go_on = threading.Event(), threading.Event()
+
+    def train(self, plan: Plan, trajectories: Sequence[Trajectory]) -> Trained:
+        self.has_begun.set()
+        assert self.may_go_on.wait(60)
+        return super().train(plan, trajectories)
+
+
+async def before(log: Log) -> int:
+    """How many beginnings of the first step stand."""
+    return await Attempts(log).begin(1, 0)
+
+
+@pytest.mark.parametrize(("late", "stands"), [("", 0), ("the update of step 1", 1)])
+async def test_a_stop_takes_the_beginning_back_while_the_update_runs_but_not_where_that_was_late(late: str, stands: int) -> None:
+    log, trainee = await open_log(), Held()
+    watch = Watch()
+    attempts = Attempts(log, watch)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(attempts.take_back_when_stopped)
+        tasks.start_soon(partial(run_loop, log, ScriptedFeed(deque([batch(5)])), trainee, steps=1, attempts=attempts))
+        assert await anyio.to_thread.run_sync(trainee.has_begun.wait, 60)
+        watch.late = late
+        tasks.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True), anyio.fail_after(60):
+            while await committed_count(log) != stands:
+                await anyio.sleep(0.002)
+            assert not trainee.may_go_on.is_set()
+            trainee.may_go_on.set()
+    assert await before(log) == stands
+
+
+async def committed_count(log: Log) -> int:
+    place = log.place(TRAINING, 0)
+    _, metadata = (await log.broker.committed(log.group("trainer"), [place]))[place]
+    return int(metadata.partition(":")[2])
+
+
+@pytest.mark.parametrize(
+    ("end", "stands"),
+    [
+        (BrokerUnavailable("away"), 0), (Superseded("another one"), 0), (OSError(28, "no space left"), 0),
+        (CorruptRecord("plan and trajectories"), 1), (IndexError("token 99"), 1), (Crash(), 1),
+    ],
+)  # fmt: skip
+async def test_only_an_end_that_the_batch_may_have_caused_counts(end: BaseException, stands: int) -> None:
+    log = await open_log()
+
+    class Ends(SlowTrainee):
+        def train(self, plan: Plan, trajectories: Sequence[Trajectory]) -> Trained:
+            raise end
+
+    for _ in range(2):
+        with pytest.raises(type(end)):
+            await run_loop(log, ScriptedFeed(deque([batch(5)])), Ends(Disk()), steps=1)
+    assert await before(log) == 2 * stands
+
+
+async def test_what_another_trainer_counted_meanwhile_is_not_taken_back() -> None:
+    log = await open_log()
+    zombie, successor = Attempts(log), Attempts(log)
+    assert [await zombie.begin(1, 0), await successor.begin(1, 0)] == [0, 1]
+    await zombie.end(Superseded("another one"))
+    assert await before(log) == 1
 
 
 async def everything(log: Log, topic: Topic) -> list[Entry[Record]]:
@@ -194,6 +298,6 @@ async def test_tokens_of_an_unknown_version_are_a_successors_work_or_an_error(ot
         if other_wrote:
             async with open_cas(log, TRAINING) as successor:
                 await successor.write([(PARTITION, Drops(consumed=Consumed()))])
-        loop = Loop(AheadFeed(deque()), SlowTrainee(Disk()), Bench(), zombie, Watch(), Standing(version=0), recovery_s=1e9)
+        loop = Loop(AheadFeed(deque()), SlowTrainee(Disk()), Bench(), zombie, Watch(), Standing(version=0), Attempts(log), recovery_s=1e9)
         with pytest.raises(error):
             await loop.run(1)

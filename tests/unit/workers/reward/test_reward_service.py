@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -238,6 +240,23 @@ def test_a_call_that_does_not_return_ends_the_process_and_one_that_does_is_left_
             assert happened.wait(60)
     assert len(ended) == 1
     assert ended[0].startswith("a slow one did not return within 0.02 s; it was at ")
+
+
+HOLDS_THE_INTERPRETER = """
+import re
+from workers.reward import guard
+guard.NET_S = 0.5
+watch = guard.Guard(0.2)
+with watch.awake(), watch.over("a call"):
+    re.match(r"(a+)+$", "a" * 60 + "b")
+"""
+
+
+def test_a_call_that_never_lets_go_of_the_interpreter_ends_the_process_too() -> None:
+    ended = subprocess.run([sys.executable, "-c", HOLDS_THE_INTERPRETER], capture_output=True, text=True, timeout=90, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("Timeout (0:00:00.700000)!")
+    assert "in match" in ended.stderr
 
 
 async def _commit_nothing(self: Scorer) -> None:
