@@ -39,7 +39,7 @@ class _Producer(Producer):
 
     async def send(self, message: Outgoing) -> Awaitable[int]:
         check_outgoing(message)
-        await anyio.lowlevel.checkpoint()
+        await self._broker.turn()
         self._broker.log(Place(message.topic, message.partition))
         acknowledgement = self.outbox.put(message)
         if self._broker.refuses(message):
@@ -58,9 +58,9 @@ class MemoryTransaction(Transaction):
 
     async def commit(self, messages: Sequence[Outgoing]) -> list[int]:
         """See `streams.broker.Transaction`."""
-        await anyio.lowlevel.checkpoint()
+        await self._broker.turn()
         offsets = self.stage(messages)
-        await anyio.lowlevel.checkpoint()
+        await self._broker.turn()
         fault = self._broker.commit_faults.popleft() if self._broker.commit_faults else None
         self.finish("aborted" if fault == "write lost" else "committed")
         if fault is not None:
@@ -120,7 +120,7 @@ class _Reader(Reader):
         return self._positions[place]
 
     async def end(self, place: Place) -> int:
-        await anyio.lowlevel.checkpoint()
+        await self._broker.turn()
         return self._broker.log(place).end(self._committed)
 
     def take(self, limit: int) -> list[Message]:
@@ -186,7 +186,7 @@ class MemoryMember(GroupReader):
 
     async def commit(self, offsets: Offsets) -> bool:
         """See `GroupReader`."""
-        await anyio.lowlevel.checkpoint()
+        await self._broker.turn()
         check_offsets(offsets)
         if not offsets.keys() <= self.held:
             return False
@@ -195,7 +195,7 @@ class MemoryMember(GroupReader):
 
     async def committed(self, place: Place) -> tuple[int, str] | None:
         """See `GroupReader`."""
-        await anyio.lowlevel.checkpoint()
+        await self._broker.turn()
         return self.group.offsets.get(place)
 
     def seek(self, place: Place, offset: int) -> None:
@@ -291,7 +291,7 @@ class MemoryBroker(Broker):
         """Begin; this aborts and fences the older one of the id."""
         transaction = self.begin(transactional_id)
         try:
-            await anyio.lowlevel.checkpoint()
+            await self.turn()
             yield transaction
         finally:
             transaction.abort_if_open()
@@ -305,27 +305,27 @@ class MemoryBroker(Broker):
 
     async def partitions(self, topic: str) -> int:
         """How many partitions; 0 for an unknown topic."""
-        await anyio.lowlevel.checkpoint()
+        await self.turn()
         return self._topics[topic].partitions if topic in self._topics else 0
 
     async def starts(self, places: Sequence[Place]) -> dict[Place, int]:
         """The first offset left, by partition."""
-        await anyio.lowlevel.checkpoint()
+        await self.turn()
         return {place: self.log(place).start for place in places}
 
     async def ends(self, places: Sequence[Place], *, committed: bool = False) -> dict[Place, int]:
         """The next offset, or the last stable one, by partition."""
-        await anyio.lowlevel.checkpoint()
+        await self.turn()
         return {place: self.log(place).end(committed) for place in places}
 
     async def offsets_at(self, places: Sequence[Place], timestamp_ms: int) -> dict[Place, int]:
         """The first offset stamped then or later, else the end."""
-        await anyio.lowlevel.checkpoint()
+        await self.turn()
         return {place: self.log(place).offset_at(timestamp_ms) for place in places}
 
     async def commit(self, group: str, offsets: Offsets) -> None:
         """Commit for a group without members."""
-        await anyio.lowlevel.checkpoint()
+        await self.turn()
         check_offsets(offsets)
         state = self._groups.setdefault(group, _Group())
         if state.members:
@@ -334,13 +334,13 @@ class MemoryBroker(Broker):
 
     async def committed(self, group: str, places: Sequence[Place]) -> dict[Place, tuple[int, str]]:
         """What the group committed; absent where nothing."""
-        await anyio.lowlevel.checkpoint()
+        await self.turn()
         offsets = self._groups[group].offsets if group in self._groups else {}
         return {place: offsets[place] for place in places if place in offsets}
 
     async def create_topics(self, specs: Sequence[TopicSpec]) -> None:
         """Create the missing ones."""
-        await anyio.lowlevel.checkpoint()
+        await self.turn()
         for spec in specs:
             if spec.name not in self._topics:
                 self._topics[spec.name] = spec
@@ -348,12 +348,12 @@ class MemoryBroker(Broker):
 
     async def describe_topics(self, names: Sequence[str]) -> dict[str, TopicSpec]:
         """The specs that they were created from."""
-        await anyio.lowlevel.checkpoint()
+        await self.turn()
         return {name: self._topics[name] for name in names if name in self._topics}
 
     async def delete_topics(self, names: Sequence[str]) -> None:
         """Delete these and all that they hold."""
-        await anyio.lowlevel.checkpoint()
+        await self.turn()
         for name in names:
             for place in self._places(name):
                 del self._logs[place]
@@ -389,9 +389,13 @@ class MemoryBroker(Broker):
         self._changed.set()
         self._changed = anyio.Event()
 
+    async def turn(self) -> None:
+        """Every call passes here once: others go first, as with a real cluster."""
+        await anyio.lowlevel.checkpoint()
+
     async def first(self, take: Callable[[], list[Message]], timeout_s: float) -> list[Message]:
         """What `take` gives as soon as it gives anything. No await follows a take that gave: a cancelled read loses nothing."""
-        await anyio.lowlevel.checkpoint()
+        await self.turn()
         with anyio.move_on_after(timeout_s):
             while not (found := take()):
                 await self._changed.wait()

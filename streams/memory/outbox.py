@@ -32,7 +32,8 @@ class Acknowledgement:
         return self._wait().__await__()
 
     async def _wait(self) -> int:
-        await self._settled.wait()
+        if not self._settled.is_set():  # an event that is set would let others go first
+            await self._settled.wait()
         if self._offset is None:
             raise OutcomeUnknown("the producer broke before this write was acknowledged")
         return self._offset

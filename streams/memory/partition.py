@@ -74,7 +74,7 @@ class Log:
 
     def read(self, position: int, limit: int, committed: bool) -> tuple[list[Message], int]:
         """Up to `limit` messages from `position`, and the position after them."""
-        end, found = self.end(committed), list[Message]()
+        end, found = self.end(committed) if self.open_since else self.start + len(self.entries), list[Message]()
         while position < end and len(found) < limit:
             entry = self.entries[position - self.start]
             if entry.message is not None and entry.visible(committed):
@@ -90,5 +90,5 @@ class Log:
         """
         if position < self.start:
             raise RetentionPassed(f"{self.place.topic}/{self.place.partition}: position {position}, the first record left is {self.start}")
-        if position > self.end(committed=False):
+        if position > self.start + len(self.entries):
             raise TopicMismatch(f"{self.place.topic}/{self.place.partition}: position {position} lies beyond the end")

@@ -18,15 +18,15 @@ from typing import NamedTuple, TypeVar
 from tests.simulation.chance import hush
 from tests.simulation.faults import draw
 from tests.simulation.mutations import planted
-from tests.simulation.world import play
+from tests.simulation.world import Outcome, play
 
 T = TypeVar("T")
 
 CHUNK = 25
 ENOUGH_SEEDS = 2
 """So many seeds must catch a planted defect."""
-GC_THRESHOLDS = (50_000, 20, 50)
-"""As roles have it (`streams.service`)."""
+COLLECTED_EACH = 25
+"""Cycles are looked for after so many schedules (some 100 MB), and not within them."""
 
 
 class Failure(NamedTuple):
@@ -73,12 +73,11 @@ def seeds(seed: int, count: int) -> list[str]:
 def play_all(names: Iterable[str]) -> Tally:
     """Play these schedules in this process."""
     tally = Tally()
-    for name in names:
-        outcome = play(name)
+    for outcome in _outcomes(names, with_audit=False):
         tally.events.append(outcome.events)
         tally.struck += outcome.struck
         if outcome.violations:
-            tally.failures.append(Failure(name, outcome.violations))
+            tally.failures.append(Failure(outcome.seed, outcome.violations))
     return tally
 
 
@@ -87,11 +86,10 @@ def hunt(mutation: str, names: Iterable[str]) -> Caught:
     found: list[Failure] = []
     played = 0
     with planted(mutation):
-        for name in names:
+        for outcome in _outcomes(names, with_audit=True):
             played += 1
-            outcome = play(name, with_audit=True)
             if outcome.violations:
-                found.append(Failure(name, outcome.violations))
+                found.append(Failure(outcome.seed, outcome.violations))
             if len(found) >= ENOUGH_SEEDS:
                 break
     return Caught(mutation, [each.seed for each in found], played, found[0].violations[0] if found else "")
@@ -123,9 +121,17 @@ def shrink(seed: str, mutation: str | None = None, *, within_s: float = 60.0) ->
 
 
 def prepare() -> None:
-    """Make this process ready to play: no log lines, and a collector that does not look for cycles all the time."""
+    """Make this process ready to play: no log lines, and no search for cycles while a schedule runs."""
     hush()
-    gc.set_threshold(*GC_THRESHOLDS)
+    gc.disable()
+    gc.freeze()
+
+
+def _outcomes(names: Iterable[str], *, with_audit: bool) -> Iterator[Outcome]:
+    for number, name in enumerate(names, start=1):
+        yield play(name, with_audit=with_audit)
+        if number % COLLECTED_EACH == 0:
+            gc.collect()
 
 
 def _faults(seed: str) -> list[int]:

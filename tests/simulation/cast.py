@@ -76,6 +76,7 @@ def source_settings(seed: str) -> SourceSettings:
     return SOURCE.model_copy(update={"seed": zlib.crc32(seed.encode())})
 
 
+@cache
 def rollout_settings(node: str) -> RolloutSettings:
     """Two to six tokens in less than a second, in spans of two or after 0.5 s."""
     return RolloutSettings.model_validate(

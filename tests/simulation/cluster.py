@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
-
-import anyio
 
 from streams.broker import Message, Outgoing, Place
 from streams.memory import MemoryBroker
@@ -21,7 +19,7 @@ from tests.simulation.virtual_loop import RESOLUTION_S
 EPOCH_S = 1_700_000_000
 """What the broker's wall clock shows when virtual time is 0."""
 
-FETCH_S = 0.005
+FETCH_S = 0.02
 """How long after a record its readers hear of it: what comes meanwhile is read with it, as a broker answers a fetch."""
 
 
@@ -43,6 +41,8 @@ class Cluster(MemoryBroker):
 
     def __init__(self) -> None:
         super().__init__(clock=self._wall_clock)
+        self._loop = asyncio.get_running_loop()
+        self.now_s = self._loop.time
         self.journal: list[Happening] = []
         self.steps = 0
         self.skew_s = 0.0
@@ -59,13 +59,13 @@ class Cluster(MemoryBroker):
 
     def note(self, what: str) -> None:
         """Put a word into the journal."""
-        self.journal.append(Happening(anyio.current_time(), what))
+        self.journal.append(Happening(self.now_s(), what))
 
     def leave_for_a_while(self, away_s: float) -> None:
         """Answer nobody for so long."""
         self.is_away = True
         self.back.clear()
-        asyncio.get_running_loop().call_later(away_s, self._return)
+        self._loop.call_later(away_s, self._return)
 
     def append(self, message: Outgoing, write: Write | None = None) -> int:
         """Put a message at the end of its partition and wake the readers of its topic; answers its offset."""
@@ -73,11 +73,18 @@ class Cluster(MemoryBroker):
         offset = self.log(place).append(message, int(self._wall_clock() * 1000), write)
         kind = dict(message.headers)["type"].decode()
         self.steps += kind == "Step"
-        self.journal.append(Happening(anyio.current_time(), kind, place, offset))
+        self.journal.append(Happening(self.now_s(), kind, place, offset))
         if place.topic not in self._waking:
             self._waking.add(place.topic)
-            asyncio.get_running_loop().call_later(FETCH_S, self._wake, place.topic)
+            self._loop.call_later(FETCH_S, self._wake, place.topic)
         return offset
+
+    async def turn(self) -> None:
+        """Who goes first is decided in `Connection.call`."""
+
+    def after(self, seconds: float, callback: Callable[[], None]) -> None:
+        """Call back so much later."""
+        self._loop.call_later(seconds, callback)
 
     def wake(self) -> None:
         """Let all readers look again."""
@@ -86,7 +93,7 @@ class Cluster(MemoryBroker):
 
     async def news(self, topics: Iterable[str], deadline_s: float) -> bool:
         """Wait until one of the topics may have something new, or until the deadline; whether that lies ahead."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         waiter: asyncio.Future[None] = loop.create_future()
         timer = loop.call_at(deadline_s, _release, waiter)
         for topic in topics:
@@ -120,7 +127,7 @@ class Cluster(MemoryBroker):
                 _release(waiter)
 
     def _wall_clock(self) -> float:
-        return EPOCH_S + anyio.current_time() + self.skew_s
+        return EPOCH_S + self.now_s() + self.skew_s
 
 
 def _release(waiter: asyncio.Future[None]) -> None:

@@ -15,8 +15,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-import anyio
-
 from schemas.errors import BrokerUnavailable, OutcomeUnknown, Superseded
 from schemas.topics import NODES
 from streams.broker import (
@@ -44,6 +42,8 @@ SLOW_S = 0.02
 """This share of all calls and of all landings takes up to so long."""
 YIELD_SHARE = 0.4
 """This share of all calls lets others go first; the rest is done at once."""
+READ_YIELD_SHARE = 0.1
+"""As YIELD_SHARE, for reads."""
 
 COMMIT = "commit"
 COMMITTED = "committed"
@@ -103,10 +103,10 @@ class Connection(Broker):
         """Whatever it sends does."""
         self.frontier: dict[Place, int] | None = None
         """What log readers see ends here."""
-        self._running = asyncio.Event()
+        self.is_frozen = self.is_deaf = False
+        self._running, self._hears = asyncio.Event(), asyncio.Event()
         self._running.set()
-        self._is_reading = asyncio.Event()
-        self._is_reading.set()
+        self._hears.set()
         self._members: list[_Member] = []
         self._outboxes: list[Outbox] = []
 
@@ -115,7 +115,7 @@ class Connection(Broker):
     def cut(self) -> None:
         """The process is dead. Of what it had sent and nobody acknowledged some may be lost."""
         self.is_cut = True
-        self._running.set()  # whoever waits here learns that it is dead
+        self._run_on()  # whoever waits here learns that it is dead
         self._later(SESSION_S, self._evict)
         for outbox in self._outboxes:
             for place in outbox.waiting():
@@ -124,6 +124,7 @@ class Connection(Broker):
 
     def freeze(self) -> None:
         """The process stops between two calls."""
+        self.is_frozen = True
         self._running.clear()
         self.frontier = self._ends()
         self._later(SESSION_S, self._evict_if_frozen)
@@ -131,7 +132,7 @@ class Connection(Broker):
     def thaw(self) -> None:
         """It goes on, with what it had read."""
         if not self.is_cut:
-            self._running.set()
+            self._run_on()
             self._later(self.chance.uniform(0.0, 0.3), self.see_all)
 
     def see_no_further(self, seconds: float) -> None:
@@ -146,14 +147,15 @@ class Connection(Broker):
 
     def hold_reads(self, seconds: float) -> None:
         """No read is answered for a while."""
-        self._is_reading.clear()
-        self._later(seconds, self._is_reading.set)
+        self.is_deaf = True
+        self._hears.clear()
+        self._later(seconds, self._hear_again)
 
     def calm_down(self) -> None:
         """Nothing goes wrong any more."""
         self.frontier, self.silent_until_s, self.slow_until_s = None, 0.0, 0.0
         self.traps.clear()
-        self._is_reading.set()
+        self._hear_again()
 
     def spring(self, about: str, *, is_after: bool = False) -> str:
         """Let what waits for such a call happen; answers the kind of a fault that the caller is to make happen, empty if none is."""
@@ -183,16 +185,16 @@ class Connection(Broker):
 
     # What the process sees of it
 
-    async def call(self, about: str = "") -> str:
+    async def call(self, about: str = "", yields: float = YIELD_SHARE) -> str:
         """Every call passes here: it takes a while, waits for a frozen process or a broker that is away, and may be the last one.
 
         Answers the kind of fault that it is to suffer, empty for none.
         """
         luck = self.chance.random()
-        if luck < YIELD_SHARE:
+        if luck < yields:
             await asyncio.sleep(luck / SLOW_SHARE * SLOW_S if luck < SLOW_SHARE else 0)
         fault = self.spring(about) if self.traps else ""
-        while not (self._running.is_set() and self.cluster.back.is_set()):
+        while self.is_frozen or self.cluster.is_away:
             await self._running.wait()
             await self.cluster.back.wait()
         if self.is_cut:
@@ -200,14 +202,14 @@ class Connection(Broker):
         return fault
 
     async def read_call(self) -> None:
-        """As `call`, for a read."""
-        await self.call()
+        """As `call`, for a read: that its answer comes later is `Cluster.news`' business."""
+        await self.call(yields=READ_YIELD_SHARE)
         await self.ready()
 
     async def ready(self) -> None:
         """Wait until a read may be answered."""
-        while not (self._is_reading.is_set() and self._running.is_set() and self.cluster.back.is_set()):
-            await self._is_reading.wait()
+        while self.is_deaf or self.is_frozen or self.cluster.is_away:
+            await self._hears.wait()
             await self._running.wait()
             await self.cluster.back.wait()
         if self.is_cut:
@@ -311,14 +313,14 @@ class Connection(Broker):
         if self.cluster.is_away:
             return 0.1
         until_s = max(self.slow_until_s, self.silent_until_s) if place.topic.endswith(NODES.name) else self.slow_until_s
-        return max(0.0, until_s - anyio.current_time())
+        return max(0.0, until_s - self.cluster.now_s())
 
     def later(self, callback: Callable[[], None], *, most_s: float, least_s: float = 0.0) -> None:
         """Do something after a random while."""
         self._later(self.chance.uniform(least_s, most_s), callback)
 
     def _later(self, seconds: float, callback: Callable[[], None]) -> None:
-        asyncio.get_running_loop().call_later(seconds, callback)
+        self.cluster.after(seconds, callback)
 
     def _ends(self) -> dict[Place, int]:
         return {place: self.cluster.log(place).end(committed=False) for place in self.cluster.places}
@@ -328,8 +330,16 @@ class Connection(Broker):
             member.leave()
 
     def _evict_if_frozen(self) -> None:
-        if not self._running.is_set():
+        if self.is_frozen:
             self._evict()
+
+    def _run_on(self) -> None:
+        self.is_frozen = False
+        self._running.set()
+
+    def _hear_again(self) -> None:
+        self.is_deaf = False
+        self._hears.set()
 
 
 class _Reader(Reader):
@@ -342,7 +352,7 @@ class _Reader(Reader):
     async def read(self, *, timeout_s: float, limit: int = 1000) -> list[Message]:
         connection = self._connection
         await connection.read_call()
-        deadline_s = anyio.current_time() + timeout_s
+        deadline_s = connection.cluster.now_s() + timeout_s
         while not (found := self._take(limit)) and await connection.cluster.news(self._topics(), deadline_s):
             await connection.ready()
         return found
@@ -370,8 +380,10 @@ class _Reader(Reader):
         found: list[Message] = []
         for place, position in list(self._positions.items()):
             log = cluster.log(place)
+            if position == log.start + len(log.entries):
+                continue  # most of the time
             log.check_range(position)
-            if len(found) == limit or position == log.start + len(log.entries):
+            if len(found) == limit:
                 continue
             messages, after = log.read(position, limit - len(found), self._committed)
             if frontier is not None:
@@ -395,7 +407,7 @@ class _Member(GroupReader):
     async def read(self, *, timeout_s: float, limit: int = 1000) -> list[Message]:
         connection = self._connection
         await connection.read_call()
-        deadline_s = anyio.current_time() + timeout_s
+        deadline_s = connection.cluster.now_s() + timeout_s
         while not (found := self._take(limit)) and await connection.cluster.news(self._inner.topics, deadline_s):
             await connection.ready()
         return found
@@ -456,7 +468,7 @@ class _Producer(Producer):
     def _dispatch(self, place: Place, fault: str) -> None:
         connection = self._connection
         if fault == "sends slow":
-            connection.slow_until_s = anyio.current_time() + connection.chance.uniform(0.3, 3.0)
+            connection.slow_until_s = connection.cluster.now_s() + connection.chance.uniform(0.3, 3.0)
         self._queued[place] += 1
         if fault == "sends lost":
             self.outbox.lose(place, keep=connection.chance.randrange(self._queued[place]))

@@ -1,17 +1,21 @@
 """An asyncio event loop without a clock and without a network: time jumps to the next timer when nothing else is to be done.
 
-Invariants: `time()` never goes back and moves only while no callback is ready; the order of callbacks is a function of the order in which
-they were scheduled; a loop in which nothing is scheduled any more raises Deadlock instead of waiting for ever.
+It is asyncio's own loop but for how callbacks wait and how time passes: those take half of a schedule's time where they are asyncio's.
+
+Invariants: `time()` never goes back and moves only while no callback is ready; callbacks run in the order in which they were scheduled,
+timers in the order of their times, those of one time in the order in which they were set; a loop in which nothing is scheduled any more
+raises Deadlock instead of waiting for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import itertools
 import math
-import selectors
-from collections.abc import Callable, Coroutine, Mapping
-from contextvars import Context
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context, copy_context
 from typing import Any
 
 import anyio
@@ -36,45 +40,6 @@ class Livelock(RuntimeError):
     """Callbacks follow callbacks, and time stands still."""
 
 
-class _Clock(selectors.BaseSelector):
-    """The loop's selector. No file is ever ready; to wait is to move the clock."""
-
-    def __init__(self) -> None:
-        self.now_s = START_S
-        self.next_timer: Callable[[], float] = lambda: START_S
-        self._turns = 0
-        self._keys: dict[Any, selectors.SelectorKey] = {}
-
-    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        """The loop's own wake-up pipe, which nobody writes to."""
-        key = self._keys[fileobj] = selectors.SelectorKey(fileobj, fileobj, events, data)
-        return key
-
-    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        """As `register`."""
-        return self._keys.pop(fileobj)
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Move the clock, where the loop would wait.
-
-        :raises Deadlock: the loop would wait for ever.
-        :raises Livelock: the clock has not moved for TURNS_LIMIT calls.
-        """
-        if timeout is None or (timeout > 0 and self.next_timer() == math.inf):
-            raise Deadlock("nothing is ready and no timer runs")
-        if timeout > 0:
-            self.now_s = max(self.now_s, self.next_timer())
-            self._turns = 0
-        self._turns += 1
-        if self._turns > TURNS_LIMIT:
-            raise Livelock(f"time stands still at {self.now_s:.3f} s")
-        return []
-
-    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
-        """What is registered."""
-        return self._keys
-
-
 class VirtualTask(asyncio.Task[Any]):
     """A task that hashes by its number: cancelling a set of tasks goes in one order, whatever their addresses."""
 
@@ -85,27 +50,101 @@ class VirtualTask(asyncio.Task[Any]):
     def __hash__(self) -> int:
         return self._serial
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
+
+class _Call:
+    """A callback that waits: what asyncio calls a Handle, and a TimerHandle where `at_s` says when."""
+
+    __slots__ = ("_at_s", "arguments", "callback", "context", "is_cancelled")
+
+    def __init__(self, callback: Callable[..., object], arguments: tuple[Any, ...], context: Context | None, at_s: float = 0.0) -> None:
+        self.callback, self.arguments, self.context, self._at_s = callback, arguments, context or copy_context(), at_s
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        """It will not be called."""
+        self.is_cancelled = True
+
+    def cancelled(self) -> bool:
+        """Whether it was cancelled."""
+        return self.is_cancelled
+
+    def when(self) -> float:
+        """When it is due."""
+        return self._at_s
 
 
-class VirtualLoop(asyncio.SelectorEventLoop):
+class VirtualLoop(asyncio.BaseEventLoop):
     """Use it by `run_virtually`."""
 
     def __init__(self) -> None:
-        self._clock = _Clock()
-        super().__init__(self._clock)
-        self._clock.next_timer = self._next_timer
-        self._clock_resolution = RESOLUTION_S
+        super().__init__()
+        self._now_s = START_S
+        self._turns = 0
+        self._calls: deque[_Call] = deque()
+        self._timers: list[tuple[float, int, _Call]] = []
+        self._timer_numbers = itertools.count()
         self.set_task_factory(_make_task)  # type: ignore[arg-type]
 
     def time(self) -> float:
         """Virtual seconds."""
-        return self._clock.now_s
+        return self._now_s
 
-    def _next_timer(self) -> float:
-        """Exactly when the next timer is due: the selector is told a difference, and a rounded sum would fall short of it."""
-        return float(self._scheduled[0].when())  # type: ignore[attr-defined]
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Any:
+        """See `asyncio.AbstractEventLoop`."""
+        call = _Call(callback, args, context)
+        self._calls.append(call)
+        return call
+
+    call_soon_threadsafe = call_soon
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Any:
+        """See `asyncio.AbstractEventLoop`."""
+        call = _Call(callback, args, context, when)
+        if when != math.inf:
+            heapq.heappush(self._timers, (when, next(self._timer_numbers), call))
+        return call
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Any:
+        """See `asyncio.AbstractEventLoop`."""
+        return self.call_at(self._now_s + delay, callback, *args, context=context)
+
+    def _run_once(self) -> None:
+        """One round of asyncio's `run_forever`: what was ready when it began.
+
+        :raises Deadlock: the loop would wait for ever.
+        :raises Livelock: the clock has not moved for TURNS_LIMIT rounds.
+        """
+        if not self._calls and not self._stopping:  # type: ignore[attr-defined]
+            self._pass_time()
+        self._turns += 1
+        if self._turns > TURNS_LIMIT:
+            raise Livelock(f"time stands still at {self._now_s:.3f} s")
+        self._take_due()
+        for _ in range(len(self._calls)):
+            call = self._calls.popleft()
+            if not call.is_cancelled:
+                self._call(call)
+
+    def _call(self, call: _Call) -> None:
+        try:
+            call.context.run(call.callback, *call.arguments)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # as asyncio: a callback's error is no end of the loop
+            self.call_exception_handler({"message": f"error in {call.callback!r}", "exception": error})
+
+    def _pass_time(self) -> None:
+        while self._timers and self._timers[0][2].is_cancelled:
+            heapq.heappop(self._timers)
+        if not self._timers:
+            raise Deadlock("nothing is ready and no timer runs")
+        self._now_s = max(self._now_s, self._timers[0][0])
+        self._turns = 0
+
+    def _take_due(self) -> None:
+        timers, until_s = self._timers, self._now_s + RESOLUTION_S
+        while timers and timers[0][0] < until_s:
+            self._calls.append(heapq.heappop(timers)[2])
 
 
 def _make_task(loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], *, context: Context | None = None) -> VirtualTask:

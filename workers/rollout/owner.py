@@ -104,6 +104,8 @@ class Owner:
         A span leaves the queue after it was handed over: a cancelled call leaves no gap, at worst a repetition, which R2 ignores.
         """
         self._queue.extend(spans)
+        if not self._queue:
+            return
         async with self._turn:
             while self._queue:
                 await self._send(self._queue[0])

@@ -129,7 +129,7 @@ class Worker:
     async def flush_due(self) -> None:
         """Write tokens that have waited long enough."""
         while True:
-            await anyio.sleep(self.settings.flush_s / 5)
+            await anyio.sleep(self.buffers.until_due_s(anyio.current_time()))
             await self.owner.write(self.buffers.due(anyio.current_time()))
 
     async def follow_grants(self) -> None:

@@ -63,8 +63,13 @@ class SpanBuffers:
         return [
             _cut(job, buffer)
             for job, buffer in self._buffers.items()
-            if buffer.tokens and now - buffer.since >= self._flush_s
+            if buffer.tokens and buffer.since + self._flush_s <= now
         ]
+
+    def until_due_s(self, now: float) -> float:
+        """How long nothing can be due: tokens that come meanwhile are due later than what waits now, and not before `flush_s`."""
+        since = min((buffer.since for buffer in self._buffers.values() if buffer.tokens), default=now)
+        return max(0.0, since + self._flush_s - now)
 
     def flush(self) -> list[OwnedSpan]:
         """All tokens that are held: before a version boundary."""
