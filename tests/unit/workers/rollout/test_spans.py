@@ -57,6 +57,19 @@ def test_who_streams_gets_a_span_of_every_few_tokens_and_others_when_the_first_o
     assert whole.due(200.0) == []
 
 
+def test_how_long_nothing_is_due() -> None:
+    made = buffers(flush_s=1.0)
+    assert made.until_due_s(100.0) == 1.0
+    made.open(OTHER, session=9, start=0, stream=False, now=100.0)
+    made.absorb([emit(1)], 100.25)
+    made.absorb([emit(2, job=OTHER)], 100.5)
+    assert made.until_due_s(101.0) == 0.25
+    assert made.due(101.0) == []
+    assert [each.partition for each in made.due(101.25)] == [JOB.partition]
+    assert made.until_due_s(101.25) == 0.25
+    assert made.until_due_s(103.0) == 0.0
+
+
 def test_a_partition_that_is_given_up_gives_what_it_sampled_and_a_job_that_ended_nothing() -> None:
     made = buffers()
     made.open(OTHER, session=9, start=0, stream=False, now=100.0)
