@@ -1,8 +1,9 @@
 """What a log says after a fault, counted from raw bytes that a second client (confluent-kafka) read.
 
 Two independent readings: the audit (`infra.audit`), and a still simpler count here, which knows nothing of epochs and folds:
-- *lost*: a session that an agent closed and that has no Trajectory; where a trainer works, a training session that was closed and stands in
-  no Step or Drops; a request that has neither a closing span nor a Cancel, in a session without a Close;
+- *lost*: a Close that an agent was told of and that does not stand in the log; a session that an agent closed and that has no Trajectory;
+  where a trainer works, a training session that was closed and stands in no Step or Drops; a request that has neither a closing span nor a
+  Cancel, in a session without a Close;
 - *twice*: a session with two Trajectories that count; one that was decided twice; a Task number that stands twice; a token trained twice.
 Sessions and requests behind the marks, which the log had reached when the fault was over, may still be under way.
 """
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from infra.audit.entry import Entry, Unreadable, read_entry
+from infra.audit.figures import Takeover
 from infra.audit.findings import Violation
 from infra.audit.log import KafkaLog, Log
 from infra.audit.verify import Audit, AuditOptions, Verdict
@@ -37,36 +39,47 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What of the log belongs to a row: from `since` (all before belongs to earlier rows) up to `marks` in `sessions`."""
+    """What of the log belongs to a row: from `since` (all before belongs to earlier rows) up to `marks` in `sessions`.
+
+    `told`: the sessions whose Close the row's agents were told of.
+    """
 
     since: Ends
     marks: Ends
     kills: tuple[Kill, ...] = ()
     has_trainer: bool = False
+    told: frozenset[Place] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What was found. `lost` and `twice` name each finding, in the whole log; seconds are the row's own."""
+    """What was found. `lost` and `twice` name each finding, in the whole log; `sessions` is how many of the row's own were checked; seconds
+    are the row's own, too."""
 
+    sessions: int = 0
     lost: frozenset[str] = frozenset()
     twice: frozenset[str] = frozenset()
     violations: frozenset[Violation] = frozenset()
     stall_s: float | None = None
     takeover_s: float | None = None
+    own_s: float | None = None
     trainer_back_s: float | None = None
 
 
 @dataclass
 class Raw:
-    """The entries of a log by type, in log order within each partition; what is no record is left out: the audit reports it."""
+    """The entries of a log by type, in log order within each partition; what is no record is left out: the audit reports it.
+
+    `first`: the first offset that is left in each partition of `sessions`.
+    """
 
     entries: dict[str, list[Entry]] = field(default_factory=lambda: defaultdict(list))
+    first: Ends = field(default_factory=dict)
 
     @classmethod
     def read(cls, log: Log) -> Raw:
         """Read the topics that are counted."""
-        raw = cls()
+        raw = cls(first=log.starts("sessions"))
         for topic in TOPICS:
             for message in log.read(topic):
                 try:
@@ -93,24 +106,26 @@ def check(log: Log, row: Slice, options: AuditOptions) -> Counts:
     twice = twice_of(raw)
     if verdict.trained_twice:
         twice.add(f"{verdict.trained_twice} tokens were trained twice")
+    slowest = slowest_takeover(verdict, row)
     return Counts(
+        sessions=len(_closed(raw, row.marks) - _closed(raw, row.since)),
         lost=frozenset(lost_of(raw, row)),
         twice=frozenset(twice),
         violations=frozenset(verdict.violations),
         stall_s=stall_s_of(raw, row),
-        takeover_s=takeover_s_of(verdict, row),
+        takeover_s=slowest.seconds if slowest else None,
+        own_s=slowest.own_s if slowest else None,
         trainer_back_s=trainer_back_s_of(raw, row.kills),
     )
 
 
 def lost_of(raw: Raw, row: Slice) -> set[str]:
     """See the module."""
-    closed = {
-        place for entry in raw.all("Close")
-        if not entry["idle"] and _is_before(place := (entry.partition, entry["session"]), row.marks)
-    }
+    closed, ended = _closed(raw, row.marks), {(entry.partition, entry["session"]) for entry in raw.all("Close")}
+    unwritten = {place for place in row.told - ended if not _is_before(place, raw.first)}
     written = {(entry.partition, entry["session"]) for entry in raw.all("Trajectory")}
-    lost = {f"session {_name(place)} has no Trajectory" for place in closed - written}
+    lost = {f"the Close of session {_name(place)} does not stand in the log" for place in unwritten}
+    lost |= {f"session {_name(place)} has no Trajectory" for place in closed - written}
     if row.has_trainer:
         trained = {(entry.partition, entry.offset) for entry in raw.all("Open") if entry["purpose"] == "train"}
         lost |= {f"session {_name(place)} is in no Step or Drops" for place in (closed & trained) - set(_decided(raw))}
@@ -136,13 +151,13 @@ def stall_s_of(raw: Raw, row: Slice) -> float | None:
     return max(gaps_ms) / 1000 if gaps_ms else None
 
 
-def takeover_s_of(verdict: Verdict, row: Slice) -> float | None:
-    """The longest takeover from a dead owner: from its death to the first counted span of a resumed request."""
+def slowest_takeover(verdict: Verdict, row: Slice) -> Takeover | None:
+    """The longest takeover from a dead owner: from its death to the Claim (`own_s`), and to the first counted span of a resumed request."""
     found = [
-        takeover.seconds for takeover in verdict.figures.takeovers
+        takeover for takeover in verdict.figures.takeovers
         if takeover.cause == "dead" and takeover.seconds is not None and takeover.offset >= row.since.get(takeover.partition, 0)
     ]
-    return max(found, default=None)
+    return max(found, key=lambda takeover: takeover.seconds or 0.0, default=None)
 
 
 def trainer_back_s_of(raw: Raw, kills: Iterable[Kill]) -> float | None:
@@ -153,6 +168,12 @@ def trainer_back_s_of(raw: Raw, kills: Iterable[Kill]) -> float | None:
         for kill in kills if kill.member.startswith("trainer")
     ]
     return max((each / 1000 for each in back_ms if each is not None), default=None)
+
+
+def _closed(raw: Raw, before: Ends) -> set[Place]:
+    """Sessions, opened before these ends, that an agent closed."""
+    places = {(entry.partition, entry["session"]) for entry in raw.all("Close") if not entry["idle"]}
+    return {place for place in places if _is_before(place, before)}
 
 
 def _endless(raw: Raw, marks: Ends, closed: set[Place]) -> Iterator[Place]:

@@ -97,7 +97,7 @@ class House:
             if pipeline is None:
                 happened = await row.play(stage)
                 stage.lap("play")
-                return replace(judged(row, happened, Counts(stall_s=happened.stall_s), Counts()), parts_s=stage.parts_s)
+                return replace(judged(row, happened, None, Counts()), parts_s=stage.parts_s)
             return await self._on_pipeline(stage, pipeline)
 
     async def _on_pipeline(self, stage: Stage, pipeline: Pipeline) -> Result:
@@ -116,7 +116,8 @@ class House:
             for work in stage.works:
                 require_answers(work, seen)
             require_self_describing(seen)
-        counts = await self._count(stage, Slice(stage.since, marks, tuple(stage.kills), stage.row.scene == "loop"))
+        told = frozenset((key.partition, key.offset) for work in stage.works for key in work.closed)
+        counts = await self._count(stage, Slice(stage.since, marks, tuple(stage.kills), stage.row.scene == "loop", told))
         stage.lap("check")
         known, self._known = self._known, counts
         killed = tuple(kill.member for kill in stage.kills)
@@ -148,21 +149,33 @@ async def settle(stage: Stage, seen: Seen) -> str:
     return ""
 
 
-def judged(row: Row, happened: Happened, counts: Counts, known: Counts) -> Result:
-    """A row's result from what it saw and what the log says. `known`: what the log said before this row began."""
+def judged(row: Row, happened: Happened, counted: Counts | None, known: Counts) -> Result:
+    """A row's result from what it saw and what the log says (None: it has no log but its own). `known`: what the log said before."""
+    counts = counted or Counts()
     lost, twice = sorted(counts.lost - known.lost), sorted(counts.twice - known.twice)
-    broken = sorted(violation for violation in counts.violations - known.violations if violation.rule not in happened.allowed)
     stall_s = happened.stall_s or counts.stall_s
-    is_proven = happened.fired and (stall_s or 0.0) >= happened.least_stall_s
-    reasons = [] if is_proven else [f"its fault never happened (longest silence {stall_s} s)"]
-    reasons += [*lost[:3], *twice[:3], *(f"{each.rule} at {each.topic} {each.partition}-{each.offset}: {each.text}" for each in broken[:3])]
     found = Result(
-        row.fault, row.tier, "passed", fired=happened.fired, stall_s=stall_s,
-        lost=len(lost) + happened.lost, twice=len(twice) + happened.twice, takeover_s=counts.takeover_s,
-        trainer_back_s=counts.trainer_back_s,
+        row.fault, row.tier, "passed", fired=happened.fired, stall_s=stall_s, sessions=counts.sessions,
+        lost=len(lost) + (happened.lost or 0), twice=len(twice) + (happened.twice or 0), takeover_s=counts.takeover_s,
+        own_s=counts.own_s, trainer_back_s=counts.trainer_back_s,
     )  # fmt: skip
+    broken = sorted(violation for violation in counts.violations - known.violations if violation.rule not in happened.allowed)
+    reasons = [*_unproven(happened, stall_s, counted), *lost[:3], *twice[:3]]
+    reasons += [f"{each.rule} at {each.topic} {each.partition}-{each.offset}: {each.text}" for each in broken[:3]]
     is_sound = not reasons and not found.lost and not found.twice
     return found if is_sound else replace(found, status="failed", reason="; ".join(reasons) or "lost or twice, as the row counted")
+
+
+def _unproven(happened: Happened, stall_s: float | None, counted: Counts | None) -> list[str]:
+    """What nothing shows: the fault, or that anything was counted after it."""
+    reasons = []
+    if not happened.fired or (stall_s or 0.0) < happened.least_stall_s:
+        reasons.append(f"its fault never happened (longest silence {stall_s} s)")
+    if counted is None and (happened.lost is None or happened.twice is None):
+        reasons.append("the row counted nothing")
+    if counted is not None and not counted.sessions:
+        reasons.append("no session of the row was there to be checked")
+    return reasons
 
 
 def run_rows(rows: Sequence[Row], folder: Path, seed: int, tell: Callable[[Event], None], begin: Callable[[Row], None]) -> Results:

@@ -26,6 +26,7 @@ LIMITS = {"takeover_s": ("rollout", 6.0), "trainer_back_s": ("trainer", 15.0)}
 class Result:
     """How one row ended. `reason` says why it failed or was skipped; `fired` what proves its fault. Seconds are None where not measured.
 
+    `own_s`: the part of `takeover_s` until the partition was claimed. `sessions`: how many of the row's own were checked in the log.
     `killed`: members that died, in order. `parts_s`: where the row's time went.
     """
 
@@ -35,9 +36,11 @@ class Result:
     reason: str = ""
     fired: str = ""
     stall_s: float | None = None
+    sessions: int = 0
     lost: int = 0
     twice: int = 0
     takeover_s: float | None = None
+    own_s: float | None = None
     trainer_back_s: float | None = None
     killed: tuple[str, ...] = ()
     parts_s: dict[str, float] = field(default_factory=dict)
@@ -69,12 +72,12 @@ def table(results: Sequence[Result]) -> Table:
     drawn = Table(title="Crash matrix", title_justify="left")
     for name in ("fault", "tier", "status"):
         drawn.add_column(name)
-    for name in ("stall s", "takeover s", "trainer back s", "lost", "twice"):
+    for name in ("stall s", "takeover s", "trainer back s", "sessions", "lost", "twice"):
         drawn.add_column(name, justify="right")
     for result in results:
         drawn.add_row(
             escape(result.fault), result.tier, f"[{COLOURS[result.status]}]{result.status}[/]", _figure(result.stall_s),
-            _figure(result.takeover_s), _figure(result.trainer_back_s), str(result.lost), str(result.twice),
+            _figure(result.takeover_s), _figure(result.trainer_back_s), str(result.sessions or ""), str(result.lost), str(result.twice),
         )  # fmt: skip
     return drawn
 

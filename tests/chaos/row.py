@@ -32,15 +32,15 @@ class Happened:
     """What a row saw. `fired` says what proves that the fault happened; empty: it did not.
 
     `allowed`: rules that the row itself broke in the log, on purpose. `least_stall_s`: without a silence as long as this the fault did not
-    happen. `stall_s`, `lost`, `twice`: what the row measured or counted beside the log.
+    happen. `stall_s`: what the row measured itself. `lost`, `twice`: what it counted itself; a row without a pipeline must.
     """
 
     fired: str
     allowed: tuple[str, ...] = ()
     least_stall_s: float = 0.0
     stall_s: float | None = None
-    lost: int = 0
-    twice: int = 0
+    lost: int | None = None
+    twice: int | None = None
 
 
 Play = Callable[["Stage"], Awaitable[Happened]]

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from infra.audit.entry import Entry
-from tests.chaos.check import Kill, Raw, Slice, lost_of, stall_s_of, trainer_back_s_of, twice_of
+from infra.audit.verify import AuditOptions
+from tests.chaos.check import Kill, Raw, Slice, check, lost_of, stall_s_of, trainer_back_s_of, twice_of
+from tests.unit.infra.audit.raw_log import RawLog, complete_log
 
 PARTITION = 3
 ALL = Slice(since={}, marks={PARTITION: 100}, has_trainer=True)
@@ -56,6 +63,14 @@ def test_a_closed_session_without_a_trajectory_is_lost() -> None:
     assert lost_of(raw(*a_session(10)[:-1], step(0, 10)), ALL) == {"session 3-10 has no Trajectory"}
 
 
+def test_a_close_that_an_agent_was_told_of_stands_in_the_log_unless_retention_took_it() -> None:
+    told = replace(ALL, told=frozenset({(PARTITION, 10), (PARTITION, 20)}))
+    read = raw(*a_session(10), step(0, 10))
+    assert lost_of(read, told) == {"the Close of session 3-20 does not stand in the log"}
+    read.first = {PARTITION: 21}
+    assert lost_of(read, told) == set()
+
+
 def test_a_closed_training_session_that_nobody_decided_is_lost() -> None:
     assert lost_of(raw(*a_session(10), *a_session(20), drops(0, 20)), ALL) == {"session 3-10 is in no Step or Drops"}
 
@@ -97,3 +112,55 @@ def test_the_trainer_is_back_with_the_next_decision_after_its_death() -> None:
     read = raw(step(0, at_ms=900), step(1, at_ms=4_000), step(2, at_ms=5_000))
     assert trainer_back_s_of(read, [Kill("rollout-0", 100), Kill("trainer", 1_000)]) == 3.0
     assert trainer_back_s_of(read, [Kill("trainer", 5_000)]) is None
+
+
+def of(log: RawLog) -> tuple[set[str], set[str]]:
+    """What is lost and what is there twice in a whole log, counted as after a row: from its bytes."""
+    row = Slice(since={}, marks=dict(log.list_log().ends("sessions")), has_trainer=True)
+    counts = check(log.list_log(), row, AuditOptions(weights=False))
+    assert counts.sessions >= 3
+    return set(counts.lost), set(counts.twice)
+
+
+def without(*where: tuple[str, int, int]) -> Callable[[RawLog], None]:
+    """A log that lost records."""
+
+    def plant(log: RawLog) -> None:
+        for each in where:
+            del log.records[each]
+
+    return plant
+
+
+def again(where: tuple[str, int, int], at: int, **changes: Any) -> Callable[[RawLog], None]:
+    """A log that holds a record once more, behind the others."""
+
+    def plant(log: RawLog) -> None:
+        topic, partition, offset = where
+        log.put_fields((topic, partition, at), {**log.at(topic, partition, offset), **changes})
+
+    return plant
+
+
+@pytest.mark.parametrize(
+    ("plant", "lost", "twice"),
+    [
+        (lambda log: None, set(), set()),
+        (without(("trajectories", 0, 10)), {"session 0-20 has no Trajectory"}, set()),
+        (without(("trajectories", 0, 0)), set(), set()),  # its double counts in its stead
+        (without(("training", 0, 20)), {"session 0-220 is in no Step or Drops"}, set()),
+        (without(("training", 0, 30), ("training", 0, 31)), {"session 1-10 is in no Step or Drops"}, set()),
+        (without(("sessions", 1, 40), ("sessions", 1, 50)), {"request 1-20 has no end"}, set()),
+        (again(("training", 0, 30), 40, step=3), set(), {"session 1-10 was decided 2 times", "3 tokens were trained twice"}),
+        (again(("training", 0, 20), 40), set(), {"session 0-220 was decided 2 times"}),
+        (again(("trajectories", 0, 10), 50, close=240), set(), {"2 Trajectories of session 0-20 count"}),
+        (again(("trajectories", 0, 10), 50), set(), set()),
+        (again(("tasks", 0, 10), 20), set(), {"task 1 stands 2 times"}),
+    ],
+)
+def test_a_record_that_is_taken_out_or_put_in_again_is_noticed(
+    tmp_path: Path, plant: Callable[[RawLog], None], lost: set[str], twice: set[str]
+) -> None:
+    log = complete_log(tmp_path)
+    plant(log)
+    assert of(log) == (lost, twice)

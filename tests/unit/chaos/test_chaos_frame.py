@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from infra.audit.findings import Violation
@@ -13,6 +15,7 @@ from tests.chaos.stage import Stage
 from tests.chaos.tiers import TIERS
 
 NOTHING = Counts()
+SOUND = Counts(sessions=3)
 R2, R4 = (Violation(rule, "sessions", 0, 7, "text") for rule in ("R2", "R4"))  # type: ignore[arg-type]
 
 
@@ -24,19 +27,19 @@ A_ROW = Row("a fault", "one node", play)
 
 
 def test_a_row_whose_fault_happened_and_that_left_a_sound_log_passes() -> None:
-    result = judged(A_ROW, Happened("it died"), Counts(stall_s=1.5, takeover_s=4.0), NOTHING)
-    assert (result.status, result.fired, result.stall_s, result.takeover_s) == ("passed", "it died", 1.5, 4.0)
+    result = judged(A_ROW, Happened("it died"), Counts(sessions=3, stall_s=1.5, takeover_s=4.0), NOTHING)
+    assert (result.status, result.fired, result.stall_s, result.sessions, result.takeover_s) == ("passed", "it died", 1.5, 3, 4.0)
 
 
 def test_a_row_whose_fault_did_not_happen_fails() -> None:
-    result = judged(A_ROW, Happened(""), NOTHING, NOTHING)
+    result = judged(A_ROW, Happened(""), SOUND, NOTHING)
     assert (result.status, result.reason) == ("failed", "its fault never happened (longest silence None s)")
 
 
 def test_a_fault_that_was_to_cause_silence_and_did_not_never_happened() -> None:
     happened = Happened("the broker was frozen", least_stall_s=5.0)
-    assert judged(A_ROW, happened, Counts(stall_s=4.9), NOTHING).status == "failed"
-    assert judged(A_ROW, happened, Counts(stall_s=5.0), NOTHING).status == "passed"
+    assert judged(A_ROW, happened, replace(SOUND, stall_s=4.9), NOTHING).status == "failed"
+    assert judged(A_ROW, happened, replace(SOUND, stall_s=5.0), NOTHING).status == "passed"
 
 
 @pytest.mark.parametrize(
@@ -44,25 +47,31 @@ def test_a_fault_that_was_to_cause_silence_and_did_not_never_happened() -> None:
     [(Counts(lost=frozenset({"a", "b"})), 2, 0), (Counts(twice=frozenset({"c"})), 0, 1), (Counts(violations=frozenset({R2})), 0, 0)],
 )
 def test_what_the_log_lost_doubled_or_broke_fails_a_row(found: Counts, lost: int, twice: int) -> None:
-    result = judged(A_ROW, Happened("it died"), found, NOTHING)
+    result = judged(A_ROW, Happened("it died"), replace(found, sessions=3), NOTHING)
     assert (result.status, result.lost, result.twice) == ("failed", lost, twice)
     assert result.reason
 
 
 def test_what_an_earlier_row_left_is_not_counted_again() -> None:
-    left = Counts(lost=frozenset({"a"}), twice=frozenset({"b"}), violations=frozenset({R2}))
+    left = Counts(sessions=3, lost=frozenset({"a"}), twice=frozenset({"b"}), violations=frozenset({R2}))
     assert judged(A_ROW, Happened("it died"), left, left).status == "passed"
 
 
 def test_a_row_may_break_the_rules_that_it_names_and_no_others() -> None:
     happened = Happened("a corrupt record stands in the log", allowed=("R4",))
-    assert judged(A_ROW, happened, Counts(violations=frozenset({R4})), NOTHING).status == "passed"
-    assert judged(A_ROW, happened, Counts(violations=frozenset({R4, R2})), NOTHING).status == "failed"
+    assert judged(A_ROW, happened, replace(SOUND, violations=frozenset({R4})), NOTHING).status == "passed"
+    assert judged(A_ROW, happened, replace(SOUND, violations=frozenset({R4, R2})), NOTHING).status == "failed"
 
 
 def test_what_a_row_counts_itself_fails_it() -> None:
-    result = judged(A_ROW, Happened("cut", lost=1, twice=2, stall_s=3.0), NOTHING, NOTHING)
+    result = judged(A_ROW, Happened("cut", lost=1, twice=2, stall_s=3.0), None, NOTHING)
     assert (result.status, result.lost, result.twice, result.stall_s) == ("failed", 1, 2, 3.0)
+
+
+def test_a_row_that_counted_nothing_fails() -> None:
+    assert judged(A_ROW, Happened("it died"), NOTHING, NOTHING).reason == "no session of the row was there to be checked"
+    assert judged(A_ROW, Happened("it died", lost=0), None, NOTHING).reason == "the row counted nothing"
+    assert judged(A_ROW, Happened("it died", lost=0, twice=0), None, NOTHING).status == "passed"
 
 
 def test_rows_that_share_a_pipeline_stand_together_and_those_alone_come_last() -> None:
