@@ -202,17 +202,21 @@ class KafkaLog:
         return {each.partition: (each.offset, _metadata(each)) for each in answered if each.offset >= 0}
 
     def _consumer(self, committed: bool, *, group: str = "audit") -> _Closing:
-        return _Closing(Consumer({
-            "bootstrap.servers": self._bootstrap,
-            "group.id": group,
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "enable.partition.eof": True,
-            "fetch.wait.max.ms": END_WAIT_MS,
-            "isolation.level": "read_committed" if committed else "read_uncommitted",
-            "auto.offset.reset": "error",
-            "log_level": 2,  # what is wrong comes back as an error; the client's own lines would run through the progress display
-        }))
+        return _Closing(
+            Consumer(
+                {
+                    "bootstrap.servers": self._bootstrap,
+                    "group.id": group,
+                    "enable.auto.commit": False,
+                    "enable.auto.offset.store": False,
+                    "enable.partition.eof": True,
+                    "fetch.wait.max.ms": END_WAIT_MS,
+                    "isolation.level": "read_committed" if committed else "read_uncommitted",
+                    "auto.offset.reset": "error",
+                    "log_level": 2,  # what is wrong comes back as an error; the client's own lines would run through the progress display
+                }
+            )
+        )
 
 
 class _Closing:
@@ -248,8 +252,13 @@ def _may_be_asked_again(error: KafkaError) -> bool:
 def _message(fetched: Any) -> Message:
     headers: Iterable[tuple[str, bytes]] = fetched.headers() or ()
     return Message(
-        topic=fetched.topic(), partition=fetched.partition(), offset=fetched.offset(), timestamp_ms=fetched.timestamp()[1],
-        key=fetched.key(), value=fetched.value(), headers=tuple(headers),
+        topic=fetched.topic(),
+        partition=fetched.partition(),
+        offset=fetched.offset(),
+        timestamp_ms=fetched.timestamp()[1],
+        key=fetched.key(),
+        value=fetched.value(),
+        headers=tuple(headers),
     )
 
 

@@ -154,7 +154,8 @@ def stall_s_of(raw: Raw, row: Slice) -> float | None:
 def slowest_takeover(verdict: Verdict, row: Slice) -> Takeover | None:
     """The longest takeover from a dead owner: from its death to the Claim (`own_s`), and to the first counted span of a resumed request."""
     found = [
-        takeover for takeover in verdict.figures.takeovers
+        takeover
+        for takeover in verdict.figures.takeovers
         if takeover.cause == "dead" and takeover.seconds is not None and takeover.offset >= row.since.get(takeover.partition, 0)
     ]
     return max(found, key=lambda takeover: takeover.seconds or 0.0, default=None)
@@ -165,7 +166,8 @@ def trainer_back_s_of(raw: Raw, kills: Iterable[Kill]) -> float | None:
     decided_ms = sorted(entry.timestamp_ms for kind in ("Step", "Drops") for entry in raw.all(kind))
     back_ms = [
         next((at_ms - kill.at_ms for at_ms in decided_ms if at_ms > kill.at_ms), None)
-        for kill in kills if kill.member.startswith("trainer")
+        for kill in kills
+        if kill.member.startswith("trainer")
     ]
     return max((each / 1000 for each in back_ms if each is not None), default=None)
 

@@ -37,7 +37,9 @@ ROW_DEADLINE_S = 300.0
 GRACE_MS = 30_000
 """A closed loop never stands still: what refers to records as young as this may not be written yet."""
 CHANGES: dict[str, dict[str, object]] = {
-    "scheduler": {"tick_s": 1.0}, "reward": {"rule": "tests.chaos.plugins:QuickCountRule"}, "gateway": {"context_tokens": 262_144}
+    "scheduler": {"tick_s": 1.0},
+    "reward": {"rule": "tests.chaos.plugins:QuickCountRule"},
+    "gateway": {"context_tokens": 262_144},
 }
 """How soon a death is noticed follows from the product's own settings, not from those of the flow tests; rewards need no time."""
 

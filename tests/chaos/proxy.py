@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import anyio
 from anyio.abc import Listener, SocketAttribute, SocketStream, TaskGroup
@@ -48,6 +49,9 @@ class Way:
         if rest := piece[self.single_bytes :]:
             yield rest
 
+
+Felt = Literal["refused", "held back", "delayed", "split"]
+"""What a fault does: to a connection that is refused, and to a piece of what passes."""
 
 FAIR = Way()
 CLOSED = Way(is_open=False)
@@ -87,8 +91,7 @@ class Proxy:
         self.requests, self.answers = FAIR, FAIR
         self.is_cut = False
         self.holds: list[Hold] = []
-        self.split = 0
-        """Pieces that went on in parts."""
+        self.felt: Counter[Felt] = Counter()
 
     def change(self, requests: Way, answers: Way) -> None:
         """Set both directions, for connections that are and that come."""
@@ -114,6 +117,7 @@ class Proxy:
         async with client:
             try:
                 if self.is_cut:
+                    self.felt["refused"] += 1
                     raise ConnectionRefusedError
                 broker = await anyio.connect_tcp(HOST, self._target)
             except OSError:
@@ -134,7 +138,7 @@ class Proxy:
     async def _ask(self, client: SocketStream, broker: SocketStream, tasks: TaskGroup) -> None:
         """Ends the connection when the client ended and all that it asked was delivered, or when the broker takes no more."""
         queue, due = anyio.create_memory_object_stream[tuple[float, bytes]](QUEUED)
-        tasks.start_soon(_take_in, _frames(client), queue, lambda: self.requests)
+        tasks.start_soon(self._take_in, _frames(client), queue, lambda: self.requests)
         with due, suppress(*GONE):
             async for at, frame in due:
                 await anyio.sleep_until(at)
@@ -147,7 +151,7 @@ class Proxy:
     async def _answer(self, broker: SocketStream, client: SocketStream, tasks: TaskGroup) -> None:
         """Ends the connection when the broker ended. A client that is gone has its last requests delivered all the same."""
         queue, due = anyio.create_memory_object_stream[tuple[float, bytes]](QUEUED)
-        tasks.start_soon(_take_in, _chunks(broker), queue, lambda: self.answers)
+        tasks.start_soon(self._take_in, _chunks(broker), queue, lambda: self.answers)
         with due, suppress(*GONE):
             async for at, chunk in due:
                 await anyio.sleep_until(at)
@@ -155,11 +159,20 @@ class Proxy:
             tasks.cancel_scope.cancel()
 
     async def _send(self, piece: bytes, sink: SocketStream, way: Callable[[], Way]) -> None:
-        self.split += bool(way().single_bytes)
+        self.felt["split"] += bool(way().single_bytes)
         for part in way().split(piece):
+            self.felt["held back"] += not way().is_open
             while not way().is_open:
                 await self._changed.wait()
             await sink.send(part)
+
+    async def _take_in(
+        self, pieces: AsyncIterator[bytes], queue: MemoryObjectSendStream[tuple[float, bytes]], way: Callable[[], Way]
+    ) -> None:
+        with queue, suppress(*GONE):
+            async for piece in pieces:
+                self.felt["delayed"] += bool(way().latency_s)
+                await queue.send((anyio.current_time() + way().latency_s, piece))
 
     async def _wait_while_held(self, frame: bytes) -> list[Hold]:
         if not self.holds:
@@ -170,12 +183,6 @@ class Proxy:
             hold.calls.append(call)
             await hold.released.wait()
         return matching
-
-
-async def _take_in(pieces: AsyncIterator[bytes], queue: MemoryObjectSendStream[tuple[float, bytes]], way: Callable[[], Way]) -> None:
-    with queue, suppress(*GONE):
-        async for piece in pieces:
-            await queue.send((anyio.current_time() + way().latency_s, piece))
 
 
 async def _frames(stream: SocketStream) -> AsyncIterator[bytes]:
@@ -215,9 +222,9 @@ class Network:
             self._portal.call(proxy.change, requests, answers)
 
     @property
-    def split(self) -> int:
-        """How many pieces went on in parts."""
-        return sum(proxy.split for proxy in self._proxies)
+    def felt(self) -> Counter[Felt]:
+        """What its faults have done so far."""
+        return sum((proxy.felt for proxy in self._proxies), Counter())
 
     def reset(self, node: int | None = None) -> int:
         """End every connection with RST; new ones may come. Answers how many there were."""

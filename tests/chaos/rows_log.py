@@ -147,7 +147,8 @@ def newer(topic: str) -> list[Message]:
     """A type that nobody knows, and another major of one that everybody does."""
     name, headers = named(topic, schema=b"2.0")
     return [
-        planted(topic, packed({"type": "Thought"}), {"type": b"Thought", "schema": b"1.0"}), planted(topic, packed({"type": name}), headers)
+        planted(topic, packed({"type": "Thought"}), {"type": b"Thought", "schema": b"1.0"}),
+        planted(topic, packed({"type": name}), headers),
     ]
 
 

@@ -39,9 +39,15 @@ async def source_dies_at(stage: Stage) -> Happened:
 async def agents_die(stage: Stage) -> Happened:
     """What they ran is run again, in sessions of its own."""
     await stage.under_way()
+    before = run_again(stage)
     stage.kill("agents")
     await stage.pipeline.restart("agents")
+    await stage.seen.until(lambda: run_again(stage) > before, "a member to be run again")
     await stage.seen.more_steps(2)
+    return Happened(f"agents died by SIGKILL; {run_again(stage) - before} members were run again")
+
+
+def run_again(stage: Stage) -> int:
+    """How many sessions are of a member that had one before."""
     opens = [(each.group, each.member) for each in stage.seen.opens() if each.purpose == "train"]
-    repeated = len(opens) - len(set(opens))
-    return Happened(f"agents died by SIGKILL; {repeated} members were run again" if repeated else "")
+    return len(opens) - len(set(opens))

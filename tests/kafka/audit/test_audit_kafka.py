@@ -80,12 +80,30 @@ def write_one_session(cluster: Cluster) -> None:
         {"type": "Claim", "epoch": 0, "node": "a", "incarnation": "x"},
         opened(1),
         {"type": "Request", "session": 1, "nonce": b"r", "tokens": tokens, "sampling": {"max_tokens": 1}},
-        {"type": "Span", "session": 1, "request": 2, "epoch": 0, "start": 0, "tokens": tokens, "logprobs": logprob, "version": 0,
-         "kv_version": 0, "finish": "length"},
+        {
+            "type": "Span",
+            "session": 1,
+            "request": 2,
+            "epoch": 0,
+            "start": 0,
+            "tokens": tokens,
+            "logprobs": logprob,
+            "version": 0,
+            "kv_version": 0,
+            "finish": "length",
+        },
         {"type": "Close", "session": 1, "nonce": b"c"},
     )
-    node = {"request": 2, "prompt": 1, "tokens": tokens * 2, "mask": b"\0\1", "logprobs": bytes(4) + logprob,
-            "versions": struct.pack("<2i", -1, 0), "sampling": {"max_tokens": 1}, "end": "length"}
+    node = {
+        "request": 2,
+        "prompt": 1,
+        "tokens": tokens * 2,
+        "mask": b"\0\1",
+        "logprobs": bytes(4) + logprob,
+        "versions": struct.pack("<2i", -1, 0),
+        "sampling": {"max_tokens": 1},
+        "end": "length",
+    }
     cluster.produce("trajectories", {"type": "Trajectory", "session": 1, "close": 4, "check": "aaaaaa", "nodes": [node]})
     cluster.commit_position("rollout", 5, "epoch=0;")
     cluster.commit_position("assembler", 1, "epoch=0;")

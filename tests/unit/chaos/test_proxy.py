@@ -89,6 +89,7 @@ async def test_a_closed_way_delivers_late_and_the_other_way_stays_open() -> None
         assert echo.received == frame(b"a")
         proxy.change(FAIR, FAIR)
         await echo.has(frame(b"a") + frame(b"b"))
+        assert proxy.felt["held back"] >= 1
 
 
 async def test_a_latency_delays_without_holding_up() -> None:
@@ -100,6 +101,7 @@ async def test_a_latency_delays_without_holding_up() -> None:
         await client.send(wanted)
         assert await BufferedByteReceiveStream(client).receive_exactly(len(wanted)) == wanted
         assert anyio.current_time() - began >= 1.0
+        assert proxy.felt["delayed"] >= 10 + 1
 
 
 async def test_slices_arrive_whole() -> None:
@@ -108,6 +110,7 @@ async def test_slices_arrive_whole() -> None:
         await client.send(frame(b"sliced"))
         assert await BufferedByteReceiveStream(client).receive_exactly(len(frame(b"sliced"))) == frame(b"sliced")
         assert len(echo.reads) > 1
+        assert proxy.felt["split"] >= 2
     assert list(Way(single_bytes=2).split(b"abcd")) == [b"a", b"b", b"cd"]
     assert list(Way(single_bytes=9).split(b"ab")) == [b"a", b"b"]
     assert list(FAIR.split(b"abcd")) == [b"abcd"]
@@ -133,6 +136,7 @@ async def test_a_cut_port_lets_nobody_through() -> None:
             with pytest.raises(GONE):
                 await read_for_ever(client)
         assert not echo.received
+        assert proxy.felt == {"refused": 1}
 
 
 async def test_a_broker_that_is_away_is_a_broken_connection() -> None:

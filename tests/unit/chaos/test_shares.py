@@ -19,7 +19,6 @@ async def play(stage: Stage) -> Happened:
     raise AssertionError("no test gets here")
 
 
-
 def test_rows_without_a_shared_pipeline_are_a_share_of_their_own_and_the_longest_comes_first() -> None:
     rows = [
         Row("1", "one node", play), Row("2", "one node", play, "loop"), Row("3", "one node", play, is_alone=True),
