@@ -5,8 +5,10 @@ Invariant: it only reads. Figures are what the log says, never what a process sa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 import anyio
@@ -48,11 +50,21 @@ class Lag(NamedTuple):
         return self.end - self.committed
 
 
+class Decided(NamedTuple):
+    """What became of training sessions in the newest records of `training`: `steps` Steps, `trained` sessions, `dropped` ones by reason."""
+
+    steps: int = 0
+    trained: int = 0
+    dropped: Mapping[str, int] = MappingProxyType({})
+
+
+NOTHING = Decided()
+
 @dataclass(frozen=True, slots=True)
 class Training:
     """The trainer's last words. `in_flight` are training groups given out and not decided; `version` −1: none was published.
 
-    `consumed`: how far it has read; None before its first Step or Drops record.
+    `consumed`: how far it has read; None before its first Step or Drops record. `decided` is what became of sessions of late.
     """
 
     run: str
@@ -61,6 +73,7 @@ class Training:
     in_flight: int
     reward: float | None
     consumed: Consumed | None = None
+    decided: Decided = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +123,23 @@ async def last_training(log: Log) -> Training:
     if _last(records, Step) is None or _last(records, WeightVersion) is None:
         records = [entry.record for entry in await read_last(log, TRAINING, ALL)]
     run, step, version = _last(records, Run), _last(records, Step), _last(records, WeightVersion)
-    decided = [record.consumed for record in records if isinstance(record, Step | Drops)]
+    consumed = [record.consumed for record in records if isinstance(record, Step | Drops)]
     return Training(
         run=run.run if run else "",
         step=step.step if step else 0,
         version=version.version if version else -1,
-        in_flight=await _in_flight(log, decided[-1] if decided else Consumed()),
+        in_flight=await _in_flight(log, consumed[-1] if consumed else Consumed()),
         reward=step.metrics.get("reward_mean") if step else None,
-        consumed=decided[-1] if decided else None,
+        consumed=consumed[-1] if consumed else None,
+        decided=decided_of(records),
     )
+
+
+def decided_of(records: Sequence[Record]) -> Decided:
+    """What these records of `training` decide."""
+    steps = [record for record in records if isinstance(record, Step)]
+    reasons = Counter(drop.reason for record in records if isinstance(record, Step | Drops) for drop in record.drops)
+    return Decided(len(steps), sum(len(step.plan.places) for step in steps), dict(reasons.most_common()))
 
 
 async def _in_flight(log: Log, consumed: Consumed) -> int:

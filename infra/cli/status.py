@@ -57,6 +57,7 @@ def described(overview: Overview) -> dict[str, Any]:
         "nodes": [_node(fleet, name) for name in sorted(fleet.nodes)],
         "owners": list(_owners(fleet)),
         "training": {name: getattr(training, name) for name in ("run", "step", "version", "in_flight", "reward")},
+        "decided": {**training.decided._asdict(), "dropped": dict(training.decided.dropped)},
         "lag": [{**each._asdict(), "behind": each.behind} for each in overview.lags],
         "retention": [{**each._asdict(), "line": each.line()} for each in overview.margins],
         "dead_letters": overview.dead_letters,
@@ -78,6 +79,7 @@ def lines(said: dict[str, Any]) -> Iterator[str]:
     reward = "" if training["reward"] is None else f", reward {training['reward']:.3f}"
     run = f"run {training['run']}: " if training["run"] else ""
     yield f"training     {run}step {training['step']}, version {training['version']}, {training['in_flight']} groups in flight{reward}"
+    yield from _decided_lines(said["decided"])
     yield from (f"lag          {each['role']}: {each['behind']} behind {each['end']} in {each['topic']}" for each in said["lag"])
     yield from (f"retention    {each['line']}" for each in said["retention"])
     yield f"dead letters {said['dead_letters']}" + (": `seamlessflow deadletter list`" if said["dead_letters"] else "")
@@ -139,6 +141,17 @@ def _scheduler_line(said: dict[str, Any]) -> str:
     wishes += [f"draining {node} ({wished['reason'] or 'no reason given'})" for node, wished in said["draining"].items()]
     word = SILENT if said["scheduler"]["is_silent"] else f"{said['scheduler']['name']} at work"
     return "; ".join([word, *wishes])
+
+
+def _decided_lines(decided: dict[str, Any]) -> Iterator[str]:
+    """Loss by design is visible: one line, once something was dropped."""
+    dropped = decided["dropped"]
+    if dropped:
+        reasons = ", ".join(f"{reason} {count}" for reason, count in dropped.items())
+        yield (
+            f"loss         in the last {decided['steps']} steps {sum(dropped.values())} sessions were dropped ({reasons}) and "
+            f"{decided['trained']} trained; tokens and lengths: `seamlessflow audit loss`"
+        )
 
 
 def _node_line(node: dict[str, Any]) -> str:
