@@ -18,6 +18,7 @@ import anyio
 from models.chat import Chat
 from schemas.identity import SessionId
 from schemas.record import Record
+from schemas.session import Open
 from schemas.topics import SESSIONS
 from streams.codec import Entry
 from streams.log import Log, LogReader
@@ -96,7 +97,7 @@ class Leaver(NamedTuple):
 
 
 class Opening:
-    """An Open that was written and has not been read back. `session` is the first one read with its nonce."""
+    """An Open that was written and has not been read back. `session` is the first one read with its nonce; None if that does not count."""
 
     def __init__(self) -> None:
         self.session: SessionState | None = None
@@ -164,7 +165,7 @@ class Mirror:
                 for session in ended:
                     self._session_ended(entry.partition, session)
             case None:
-                pass
+                self._discounted(entry.record)
 
     def find(self, session_id: SessionId) -> SessionState | Ended | None:
         """The session with this id, ended ones too; None where there is none, or the check is not its own."""
@@ -294,6 +295,12 @@ class Mirror:
         opening = self._openings.pop(session.record.nonce, None)
         if opening is not None:
             opening.session = session
+            opening.read_back.set()
+
+    def _discounted(self, record: Record) -> None:
+        """An Open in a partition of which nothing counts: whoever waits for it would wait in vain."""
+        opening = self._openings.pop(record.nonce, None) if isinstance(record, Open) else None
+        if opening is not None:
             opening.read_back.set()
 
     def _session_ended(self, partition: int, session: SessionState) -> None:

@@ -62,7 +62,7 @@ class Sessions:
     async def open(self, body: bytes, base_url: str) -> dict[str, Any]:
         """Open a session; answers its id and base URLs.
 
-        :raises Problem: 400, the body is wrong; 503, the Open was not read back in time.
+        :raises Problem: 400, the body is wrong; 503, the Open was not read back in time, or does not count.
         """
         wanted = _convert(body, OpenBody)
         record = self._record(wanted)
@@ -123,6 +123,8 @@ class Sessions:
                 await opening.read_back.wait()
         finally:
             mirror.forget_open(record.nonce)
+        if opening.session is None and opening.read_back.is_set():
+            raise unavailable(f"nothing in partition {partition} counts before its next owner begins it anew; open another session")
         if opening.session is None:
             raise unavailable("the Open was not read back in time; it stays empty, open another session")
         return opening.session

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -144,3 +144,30 @@ async def test_r10_a_broker_that_stays_away_ends_the_writer() -> None:
     with pytest.RaisesGroup(BrokerUnavailable, flatten_subgroups=True):
         async with open_writer(NeverThere(), WriterOptions(patience_s=0.3)) as writer:
             await writer.send(note(0))
+
+
+class RefusesOnce(MemoryBroker):
+    """A broker one of whose producers does not take the message `1` in time, and would take those after it."""
+
+    has_refused = False
+
+    @asynccontextmanager
+    async def producer(self, *, linger_ms: int = 0, compress: bool = False) -> AsyncIterator[RefusesOnce]:  # type: ignore[override]
+        async with super().producer(linger_ms=linger_ms, compress=compress) as self._real:
+            yield self
+
+    async def send(self, message: Outgoing) -> Awaitable[int]:
+        """As a producer does."""
+        if message.value == b"1" and not self.has_refused:
+            self.has_refused = True
+            raise BrokerUnavailable("no answer within the deadline")
+        return await self._real.send(message)
+
+
+async def test_r2_nothing_overtakes_a_message_that_a_producer_did_not_take() -> None:
+    broker = RefusesOnce()
+    await broker.create_topics([TopicSpec("t", 1, {})])
+    async with open_writer(broker) as writer:
+        for number in range(5):
+            await writer.send(note(number))
+    assert list(dict.fromkeys(await written(broker))) == [0, 1, 2, 3, 4]

@@ -49,6 +49,13 @@ def test_micro_batches_come_in_the_order_of_the_plan() -> None:
     assert first.targets.tolist() == [3, 4, 5]
 
 
+def test_r11_a_greedy_token_is_refused_though_its_mask_says_that_it_may_be_trained() -> None:
+    """No distribution was sampled, so no ratio of probabilities exists for it."""
+    greedy = msgspec.structs.replace(BRANCHED, nodes=[node([1, 2], [3, 4, 5], temperature=0.0), *BRANCHED.nodes[1:]])
+    with pytest.raises(CorruptRecord, match="not sampled from a distribution"):
+        micro_batches(branched_plan(), [greedy])
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [

@@ -178,6 +178,16 @@ async def test_a_checkpoint_spares_the_steps_before_it() -> None:
     await require_chain(log)
 
 
+async def test_what_was_trained_again_is_kept_so_that_the_next_one_need_not() -> None:
+    log, disk = await open_log(), Disk()
+    write_groups(log, 8)
+    with anyio.fail_after(20):
+        await run_trainer(log, trainer_settings(steps=2), PaperTrainee(disk))
+        assert disk.checkpoints == {}
+        await run_trainer(log, trainer_settings(steps=2), PaperTrainee(disk))
+    assert disk.checkpoints == {2: (await steps_of(log))[1].weights_sha256}
+
+
 async def test_a_zombie_is_superseded() -> None:
     log, disk, asleep, awake = await open_log(), Disk(), threading.Event(), threading.Event()
 

@@ -521,6 +521,24 @@ async def test_where_retention_passed_every_position_one_that_comes_later_is_use
                 await anyio.sleep(0.01)
 
 
+async def test_a_session_that_is_opened_before_a_reset_is_refused_at_once_and_one_after_it_is_opened(tmp_path: Path) -> None:
+    """Its Open is read back and does not count: waiting longer would not help."""
+    log = await memory_log(partitions=1)
+    append(log, SESSIONS, 0, Open(nonce=b"0", check="abcdef"))
+    assert isinstance(log.broker, MemoryBroker)
+    log.broker.truncate(log.place(SESSIONS, 0), 1)
+    async with gateway(log, tmp_path, answer_s=1e6) as base, aiohttp.ClientSession() as http:
+        with anyio.fail_after(60):
+            async with http.post(f"{base}/v1/sessions") as response:
+                said = await response.json()
+        assert (response.status, said["error"]["code"]) == (503, "unavailable")
+        assert said["error"]["message"].startswith("nothing in partition 0 counts before its next owner begins it anew")
+        append(log, SESSIONS, 0, Claim(epoch=0, node="n", incarnation="i", reset=True))
+        async with http.post(f"{base}/v1/sessions") as response:
+            assert response.status == 201
+    assert len(records(log, SESSIONS, Open)) == 2
+
+
 async def test_a_cancel_that_is_handed_over_when_the_gateway_ends_is_written() -> None:
     log = await memory_log(partitions=1)
     append(log, SESSIONS, 0, Open(nonce=b"0", check="abcdef"))
