@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from infra.audit.findings import Violation
+from infra.broker.cluster import LocalKafka
+from tests.chaos import frame
 from tests.chaos.check import Counts
-from tests.chaos.frame import in_order, judged
+from tests.chaos.frame import ROWS_A_PIPELINE, House, in_order, judged
 from tests.chaos.report import Result, report, summary
 from tests.chaos.row import Happened, Row, row
 from tests.chaos.stage import Stage
@@ -80,6 +85,25 @@ def test_rows_that_share_a_pipeline_stand_together_and_those_alone_come_last() -
         Row("4", "one node", play, "calls"),
     ]  # fmt: skip
     assert [each.fault for each in in_order(rows)] == ["1", "4", "2", "3"]
+
+
+def test_a_pipeline_is_replaced_after_some_rows_and_after_one_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+
+    @contextmanager
+    def open_one(*given: object, **changes: object) -> Iterator[int]:
+        opened.append(len(opened) + 1)
+        yield opened[-1]
+
+    async def run(house: House, row: Row, pipeline: int) -> Result:
+        return Result(row.fault, row.tier, "failed" if row.fault == "bad" else "passed", fired=str(pipeline))
+
+    monkeypatch.setattr(frame, "standing_pipeline", open_one)
+    monkeypatch.setattr(House, "_run", run)
+    house = House(LocalKafka(tmp_path), tmp_path, print, seed=0)
+    monkeypatch.setattr(LocalKafka, "bootstrap", "")
+    on = [house.play(Row(fault, "one node", play)).fired for fault in ("good", "bad", *["good"] * (ROWS_A_PIPELINE + 1))]
+    assert on == ["1", "1", *["2"] * ROWS_A_PIPELINE, "3"]
 
 
 def test_two_rows_have_two_names() -> None:
