@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import anyio
@@ -23,7 +23,8 @@ from schemas.session import Cancel, Claim, Close, Open, Request
 from schemas.span import Span
 from schemas.topics import SESSIONS
 from streams.broker import Outgoing
-from streams.log import Log
+from streams.codec import Entry
+from streams.log import Log, LogReader
 from streams.memory import MemoryBroker
 from streams.service import Watch
 from tests.unit.workers.gateway.scripted_owner import CHAT, END, always, gateway, owned, say, settings_for, spans
@@ -132,6 +133,54 @@ async def test_two_turns_extend_the_recorded_ids_also_through_another_gateway(tm
     one, two = entries(log, SESSIONS, Request)
     assert (two.record.base, two.record.base_length) == (one.offset, 7 + 3)
     assert unpack_i4(two.record.tokens) == [*CHAT.encode("c"), *CHAT.generation()]
+
+
+class Held:
+    """A mirror's reader that can be held: then it reads only while somebody must know what stands at the end."""
+
+    def __init__(self) -> None:
+        self.is_held = self.is_parked = False
+
+    def mirror(self, *given: Any) -> Mirror:
+        """A mirror that reads through this."""
+        self._mirror = Mirror(*given)
+        self._run, self._mirror.run = self._mirror.run, self.run  # type: ignore[method-assign]
+        return self._mirror
+
+    async def run(self, reader: LogReader) -> None:
+        """As `Mirror.run`."""
+        self._reader = reader
+        await self._run(cast("LogReader", self))
+
+    async def read(self, *, timeout_s: float) -> list[Entry[Record]]:
+        """As `LogReader.read`, and never for long."""
+        while self.is_held and not self._mirror._catching_up:
+            self.is_parked = True
+            await anyio.sleep(0.002)
+        return await self._reader.read(timeout_s=min(timeout_s, 0.01))
+
+    def position(self, partition: int) -> int:
+        """As `LogReader.position`."""
+        return self._reader.position(partition)
+
+
+async def test_an_assistant_message_that_is_unknown_is_looked_for_at_the_end_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, held = await memory_log(partitions=1), Held()
+    history: Any = [*HELLO, {"role": "assistant", "content": "ab"}, {"role": "user", "content": "c"}]
+    async with serving(log, tmp_path / "a", "ab") as first, agent(first) as runner, anyio.create_task_group() as tasks:
+        monkeypatch.setattr(service, "Mirror", held.mirror)
+        async with gateway(log, tmp_path / "b") as second:
+            held.is_held = True
+            await until(lambda: held.is_parked, "it reads no more")
+            await runner.call()
+            late = Agent(runner.http, second, runner.opened)
+            tasks.start_soon(partial(late.call, messages=history))
+            await until(lambda: len(records(log, SESSIONS, Request)) == 2, "the second turn")
+            held.is_held = False
+    one, two = entries(log, SESSIONS, Request)
+    assert (two.record.base, two.record.base_length) == (one.offset, 7 + 3)
 
 
 async def test_a_call_is_held_while_nobody_owns_the_partition(tmp_path: Path) -> None:
