@@ -76,13 +76,12 @@ async def test_whatever_ends_a_session_wakes_those_who_wait_in_it(end: Record) -
     session = seen.open()
     seen.apply(request(session))
     waiter = seen.mirror.expect_request(0, session, b"late", streaming=False)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(waiter.news)
-        tasks.start_soon(seen.mirror.end_of, session)
-        await anyio.wait_all_tasks_blocked()
-        seen.apply(end)
-        with anyio.fail_after(20):
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(waiter.news)
+            tasks.start_soon(seen.mirror.end_of, session)
             await anyio.wait_all_tasks_blocked()
+            seen.apply(end)
     assert waiter.is_over()
     assert seen.mirror.ledgers[0].sessions == {}
 
@@ -127,6 +126,7 @@ async def test_who_waits_for_several_partitions_waits_for_the_last_of_them() -> 
 
             tasks.start_soon(seen.mirror.run, cast("LogReader", reader))
             tasks.start_soon(catch_up)
+            await anyio.wait_all_tasks_blocked()
             for entry, expected in zip(entries, (False, True), strict=True):
                 reader.let_go.send_nowait(entry)
                 await anyio.wait_all_tasks_blocked()
