@@ -198,6 +198,9 @@ class Intake:
         return await self._commit({partition: now for partition, now in standing.items() if self._shares[partition].is_news(now)})
 
     async def _commit(self, standing: Mapping[int, tuple[int, str]]) -> bool:
+        if self.member.generation() != self._generation:
+            self._forget()  # dealt anew: others may have gone on from there meanwhile, also where a partition is ours again
+            return False
         if standing and not await self.member.commit(standing):
             self._forget()
         for partition, now in standing.items() if self._shares else ():

@@ -20,8 +20,10 @@ from schemas.trajectory import Trajectory
 from streams.cas import open_cas
 from streams.codec import Entry
 from streams.log import Log
+from streams.memory import MemoryBroker
 from streams.service import Watch
 from tests.unit.trainer.runs import Crash, Disk, PaperTrainee, open_log, training
+from trainer import attempts as attempts_module
 from trainer.attempts import FATAL, Attempts
 from trainer.feed.plan import Batch
 from trainer.loop import Loop
@@ -269,6 +271,37 @@ async def test_only_an_end_that_the_batch_may_have_caused_counts(end: BaseExcept
         with pytest.raises(type(end)):
             await run_loop(log, ScriptedFeed(deque([batch(5)])), Ends(Disk()), steps=1)
     assert await before(log) == 2 * stands
+
+
+async def test_a_commit_that_was_late_is_no_fault_of_the_batch() -> None:
+    log, watch = await open_log(), Watch()
+
+    class Away(Attempts):
+        def through(self) -> None:
+            super().through()
+            watch.late = "a commit to training"
+            raise BrokerUnavailable("away")
+
+    with pytest.raises(BrokerUnavailable):
+        await run_loop(log, ScriptedFeed(deque([batch(5)])), SlowTrainee(Disk()), steps=1, attempts=Away(log, watch))
+    assert await before(log) == 0
+
+
+async def test_a_beginning_that_was_never_written_is_not_taken_back_from_those_that_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = await open_log()
+    attempts = Attempts(log)
+    assert await before(log) == 0  # a death
+    with monkeypatch.context() as patch:
+        patch.setattr(attempts_module, "TRIES", 0)
+        patch.setattr(MemoryBroker, "commit", _away)
+        with pytest.raises(BrokerUnavailable):
+            await attempts.begin(1, 0)
+    await attempts.end(BrokerUnavailable("away"))
+    assert await before(log) == 1
+
+
+async def _away(self: MemoryBroker, group: str, offsets: object) -> None:
+    raise BrokerUnavailable("away")
 
 
 async def test_what_another_trainer_counted_meanwhile_is_not_taken_back() -> None:

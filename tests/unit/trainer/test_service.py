@@ -17,6 +17,7 @@ from schemas.node import NodeStatus
 from schemas.topics import NODES
 from schemas.training import Drops, Plan, Run, Step, WeightVersion
 from schemas.trajectory import Trajectory
+from streams.broker import Place
 from streams.log import Log
 from streams.memory import MemoryBroker
 from streams.service import Watch, supervise
@@ -37,10 +38,12 @@ from tests.unit.trainer.runs import (
     training,
     write_groups,
 )
+from trainer.attempts import FATAL, REASON
 from trainer.service import role
 from trainer.trainee import Trained
 
 pytestmark = pytest.mark.anyio
+DEADLINE_S = 60.0
 PLACES = ("trainer.after_fetch", "trainer.after_update", "trainer.after_files", "trainer.after_commit")
 
 
@@ -213,6 +216,33 @@ async def test_a_zombie_is_superseded() -> None:
     records = await training(log)
     require_once(records, groups=8)
     require_versions(records)
+
+
+async def test_stops_in_one_step_give_up_no_batch_though_each_update_outlives_its_process() -> None:
+    """The count is taken back while the update runs: SIGKILL may come before it is over."""
+    log, disk, place = await open_log(), Disk(), Place("test.training", 0)
+    write_groups(log, 8)
+    for _ in range(FATAL + 1):
+        has_begun, is_over = threading.Event(), threading.Event()
+
+        class Busy(PaperTrainee):
+            def train(self, plan: Plan, trajectories: Sequence[Trajectory]) -> Trained:
+                has_begun.set()  # noqa: B023
+                assert is_over.wait(2 * DEADLINE_S)  # noqa: B023
+                return super().train(plan, trajectories)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run_trainer, log, trainer_settings(), Busy(disk))
+            assert await anyio.to_thread.run_sync(has_begun.wait, DEADLINE_S)
+            tasks.cancel_scope.cancel()
+            with anyio.CancelScope(shield=True), anyio.move_on_after(DEADLINE_S) as limit:
+                while (await log.broker.committed("test.trainer", [place]))[place] != (1, "0:0"):
+                    await anyio.sleep(0.002)
+            is_over.set()
+        assert not limit.cancelled_caught
+    await run_trainer(log, trainer_settings(), PaperTrainee(disk))
+    assert all(drop.reason != REASON for each in await training(log) if isinstance(each, Step | Drops) for drop in each.drops)
+    assert len(await steps_of(log)) == 4
 
 
 async def test_other_hardware_goes_on_from_a_version_of_its_own() -> None:

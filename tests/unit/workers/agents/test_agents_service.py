@@ -208,6 +208,17 @@ async def test_whatever_an_agent_does_is_a_failure_of_its_own_and_the_role_goes_
     assert orjson.loads(report.read_bytes())["lost"] == 2
 
 
+async def test_a_stop_is_no_failure_of_the_agents_that_run(tmp_path: Path) -> None:
+    Gate.running, Gate.opened = set(), {}
+    log, report = await memory_log(partitions=1), tmp_path / "report.json"
+    async with fake_gateway() as gateway:
+        async with running(agents(gateway, "wait", report_file=report), log):
+            give(log, 0)
+            await until(lambda: Gate.running == {0}, "it runs")
+        assert gateway.closed == {}
+    assert orjson.loads(report.read_bytes())["failed_tries"] == 0
+
+
 async def test_a_reward_of_numpy_is_a_number() -> None:
     log = await memory_log(partitions=1)
     async with fake_gateway() as gateway, running(agents(gateway, "rewards_in_numpy"), log):
