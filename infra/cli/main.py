@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
+from infra.simulate.formulas import FORMULAS
 from schemas.errors import SeamlessFlowError, UsageError
 
 app = App(
@@ -33,6 +34,7 @@ COMMANDS = {
     "drain": ("infra.cli.control:drain", "Move everything away from a node."),
     "undrain": ("infra.cli.control:undrain", "Let a drained node have partitions again."),
     "bench": ("infra.bench.command:bench", "Measure what the log costs on this machine: streams, calls, trajectories."),
+    "simulate": ("infra.simulate.command:simulate", f"Compare scheduling policies on a workload, in virtual time.\n\n{FORMULAS}"),
     "fetch": ("infra.cli.local:fetch", "Fetch what a local Kafka needs into the user's cache."),
     "topics": ("infra.cli.topics:topics", "Compare the topics of the table with the cluster, or create them."),
     "tail": ("infra.cli.tail:tail", "Print the records of a topic as they come."),

@@ -53,10 +53,10 @@ class Costs(NamedTuple):
 class Training(NamedTuple):
     """How far training is. `ready_groups` are complete and wait for a step; at most `bound_groups` are in flight.
 
-    `step_node_s`: node-seconds of one step on nodes of capacity 1; `batch_tokens`: what was sampled for one; `running_requests` were under
-    way in all engines, with `context_tokens` in their caches, as means over the last steps. 0 where nothing was measured yet. A step runs
-    on at least `least_nodes` and at most `most_nodes` (0: no limit). Standing trainers are changed only for a period that is shorter by the
-    share `margin`.
+    `step_node_s`: node-seconds of one step on nodes of capacity 1; `batch_tokens`: what was sampled for one; `requests_per_group` were
+    under way in all engines for each group that was being generated, with `request_context_tokens` in the cache of each. 0 where nothing was
+    measured yet. A step runs on at least `least_nodes` and at most `most_nodes` (0: no limit). Standing trainers are changed only for a
+    period that is shorter by the share `margin`.
     """
 
     groups_per_step: int
@@ -65,12 +65,22 @@ class Training(NamedTuple):
     is_stepping: bool
     step_node_s: float = 0.0
     batch_tokens: float = 0.0
-    running_requests: float = 0.0
-    context_tokens: float = 0.0
+    requests_per_group: float = 0.0
+    request_context_tokens: float = 0.0
     least_nodes: int = 1
     most_nodes: int = 0
     margin: float = 0.05
     costs: Costs = Costs()
+
+    @property
+    def running_requests(self) -> float:
+        """How many would run if generation were not held up: complete groups that wait for training take the places of others."""
+        return self.requests_per_group * max(self.groups_per_step, self.bound_groups - self.groups_per_step)
+
+    @property
+    def context_tokens(self) -> float:
+        """In the caches of those requests."""
+        return self.request_context_tokens * self.running_requests
 
     @property
     def is_ready(self) -> bool:

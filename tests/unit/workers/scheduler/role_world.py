@@ -112,7 +112,7 @@ class RoleWorld:
     def view(self) -> View:
         training = Training(
             groups_per_step=2, ready_groups=self.ready, bound_groups=4, is_stepping=self.is_stepping, step_node_s=self.step_node_s,
-            batch_tokens=1e5 if self.step_node_s else 0.0, running_requests=20.0, costs=self.costs,
+            batch_tokens=1e5 if self.step_node_s else 0.0, requests_per_group=10.0, costs=self.costs,
         )
         return self.roster.view(PARTITIONS, dict(self.last), training)
 

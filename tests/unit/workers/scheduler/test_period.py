@@ -18,7 +18,7 @@ COSTS = Costs(sleep_s=10.0, wake_s=10.0, sync_s=0.0, iteration_s=0.0, request_s=
 def training(**more: object) -> Training:
     values: dict[str, object] = {
         "groups_per_step": 64, "ready_groups": 64, "bound_groups": 128, "is_stepping": False, "step_node_s": 800.0,
-        "batch_tokens": 800_000.0, "running_requests": 80.0, "costs": COSTS,
+        "batch_tokens": 800_000.0, "requests_per_group": 1.25, "costs": COSTS,
     }
     return Training(**values | more)  # type: ignore[arg-type]
 
@@ -58,10 +58,10 @@ def test_six_in_turn_gather_on_two_meanwhile() -> None:
 
 def test_moves_and_updates_are_charged_with_what_is_computed_again() -> None:
     costs = COSTS._replace(prefill_tokens_per_s=1000.0, sync_s=3.0)
-    found = alternating(EIGHT, training(context_tokens=80_000.0, costs=costs), 4)
+    found = alternating(EIGHT, training(request_context_tokens=1000.0, costs=costs), 4)
     assert found.switch_s == pytest.approx(10 + 5 + 40_000 / 4000 + 40_000 / 8000)  # half of the contexts out to four, and back among eight
     assert found.gather_s == pytest.approx(0.0 + 3 + 80_000 / 8000)
-    stay = standing(EIGHT, training(context_tokens=80_000.0, costs=costs), 4)
+    stay = standing(EIGHT, training(request_context_tokens=1000.0, costs=costs), 4)
     assert stay.gather_s == pytest.approx(200 + 3 + 80_000 / 4000)
 
 
@@ -115,14 +115,15 @@ def test_a_mean_is_of_the_last_three_and_a_prior_stands_until_there_is_one() -> 
 
 @settings(deadline=None)
 @given(
-    st.lists(st.sampled_from([0.5, 1.0, 2.0]), min_size=1, max_size=30), st.floats(1, 1e5), st.floats(1e3, 1e8), st.floats(1, 1e4),
+    st.lists(st.sampled_from([0.5, 1.0, 2.0]), min_size=1, max_size=30), st.floats(1, 1e5), st.floats(1e3, 1e8), st.floats(0.01, 100),
     st.integers(64, 640), st.floats(0, 100), st.floats(0, 100),
 )
 def test_no_period_is_shorter_than_its_training_and_dear_switches_help_nobody(
     capacities: list[float], node_s: float, tokens: float, running: float, bound: int, switch_s: float, more_s: float
 ) -> None:
     cluster = Cluster(sorted(capacities, reverse=True))
-    cheap = training(step_node_s=node_s, batch_tokens=tokens, running_requests=running, bound_groups=bound, costs=Costs(switch_s, switch_s))
+    cheap = training(step_node_s=node_s, batch_tokens=tokens, requests_per_group=running, bound_groups=bound)
+    cheap = cheap._replace(costs=Costs(switch_s, switch_s))
     dear = cheap._replace(costs=Costs(switch_s + more_s, switch_s + more_s))
     for trainers in range(1, len(capacities) + 1):
         assert alternating(cluster, dear, trainers).period_s >= alternating(cluster, cheap, trainers).period_s - 1e-9
