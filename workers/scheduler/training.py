@@ -54,8 +54,8 @@ class Training(NamedTuple):
     """How far training is. `ready_groups` are complete and wait for a step; at most `bound_groups` are in flight.
 
     `step_node_s`: node-seconds of one step on nodes of capacity 1; `batch_tokens`: what was sampled for one; `requests_per_group` were
-    under way in all engines for each group that was being generated, with `request_context_tokens` in the cache of each. 0 where nothing was
-    measured yet. A step runs on at least `least_nodes` and at most `most_nodes` (0: no limit). Standing trainers are changed only for a
+    under way in all engines for each group that was being generated, with `request_context_tokens` in the cache of each. 0 where nothing
+    was measured yet. A step runs on at least `least_nodes` and at most `most_nodes` (0: no limit). Standing trainers are changed only for a
     period that is shorter by the share `margin`.
     """
 

@@ -50,8 +50,8 @@ def test_a_static_split_without_a_batch_ahead_takes_turns_and_with_one_overlaps(
 
 def test_tags_find_the_split_that_a_hand_would() -> None:
     eight = workload(cluster={"nodes": 8, "partitions": 16}, session={"groups_per_step": 16}, training={"staleness": 4})
-    # 80 node-seconds of training, and four batches of 32 sessions with 100 tokens ahead. On one node, 128 requests have a token each 0.65 s:
-    # a batch each 16.3 s. On two, 64 each, a token each 0.33 s: a batch each 8.3 s, and the other six train for 13.3 s, which is the best.
+    # 80 node-seconds of training, and four batches of 32 sessions with 100 tokens ahead. On one node, 128 requests have a token each
+    # 0.65 s: a batch each 16.3 s. On two, 64 each have one each 0.33 s: a batch each 8.3 s. Six train for 13.3 s, which is the best.
     found = figures_of(run_once(eight, "tags", 0), 4)
     assert found["step_s"] == pytest.approx(80 / 6)
     assert found["tokens_per_node_second"] == pytest.approx(3200 / (8 * 80 / 6))
