@@ -119,15 +119,19 @@ class _Reader(Reader):
     def position(self, place: Place) -> int:
         return self._positions[place]
 
+    def skip_to(self, place: Place, offset: int) -> None:
+        """Go on from `offset`, unless the position lies behind it."""
+        if self._positions[place] < offset:
+            self._positions[place] = offset
+
     async def end(self, place: Place) -> int:
         await self._broker.turn()
         return self._broker.log(place).end(self._committed)
 
     def take(self, limit: int) -> list[Message]:
-        for place, position in self._positions.items():
-            self._broker.log(place).check_range(position)
+        news = [(place, position) for place, position in self._positions.items() if self._broker.log(place).has_news(position)]
         found: list[Message] = []
-        for place, position in list(self._positions.items()):
+        for place, position in news:
             if len(found) == limit:
                 break
             messages, after = self._broker.log(place).read(position, limit - len(found), self._committed)
@@ -207,7 +211,8 @@ class MemoryMember(GroupReader):
     def take(self, limit: int) -> list[Message]:
         """See `GroupReader`."""
         self._follow_generation()
-        self._reader.add({place: self._in_range(place) for place in sorted(self.held)})
+        for place in self.held:
+            self._reader.skip_to(place, self._broker.log(place).start)
         return self._reader.take(limit)
 
     def _follow_generation(self) -> None:
@@ -217,9 +222,6 @@ class MemoryMember(GroupReader):
 
     def _committed_or_first(self, place: Place) -> int:
         return self.group.offsets.get(place, (0, ""))[0]
-
-    def _in_range(self, place: Place) -> int:
-        return max(self._reader.position(place), self._broker.log(place).start)
 
 
 class MemoryBroker(Broker):

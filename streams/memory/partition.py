@@ -82,6 +82,16 @@ class Log:
             position += 1
         return found, position
 
+    def has_news(self, position: int) -> bool:
+        """Whether anything was appended at `position` or behind it.
+
+        :raises LogError: there is no such position (`check_range`).
+        """
+        if position == self.start + len(self.entries):
+            return False  # most of the time
+        self.check_range(position)
+        return True
+
     def check_range(self, position: int) -> None:
         """Whether there is such a position.
 

@@ -86,7 +86,7 @@ def _campaign(options: argparse.Namespace) -> Tally:
 
 def _hunts(mutations: list[str], options: argparse.Namespace) -> list[Caught]:
     found: list[Caught] = []
-    for caught in hunts(mutations, seeds(options.seed + 1, HUNT_SCHEDULES), options.jobs):
+    for caught in hunts(mutations, options.seed + 1, HUNT_SCHEDULES, options.jobs):
         found.append(caught)
         print(f"  {caught.name:48} {len(caught.seeds)} seeds of {caught.played:4}  {caught.saw[:100]}", flush=True)
     return found

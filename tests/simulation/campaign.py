@@ -16,8 +16,8 @@ from multiprocessing import get_context
 from typing import NamedTuple, TypeVar
 
 from tests.simulation.chance import hush
-from tests.simulation.faults import draw
-from tests.simulation.mutations import planted
+from tests.simulation.faults import SCENARIO_MARK, draw
+from tests.simulation.mutations import SCENARIO_OF, planted
 from tests.simulation.world import Outcome, play
 
 T = TypeVar("T")
@@ -65,9 +65,9 @@ class Caught(NamedTuple):
     saw: str
 
 
-def seeds(seed: int, count: int) -> list[str]:
-    """The schedules of a campaign."""
-    return [f"{seed}.{number}" for number in range(count)]
+def seeds(seed: int, count: int, scenario: str = "") -> list[str]:
+    """The schedules of a campaign, or of a hunt by a scenario."""
+    return [f"{seed}.{number}{SCENARIO_MARK * bool(scenario)}{scenario}" for number in range(count)]
 
 
 def play_all(names: Iterable[str]) -> Tally:
@@ -102,10 +102,10 @@ def campaign(names: Sequence[str], jobs: int) -> Iterator[Tally]:
         yield from _results([pool.submit(play_all, part) for part in parts])
 
 
-def hunts(mutations: Sequence[str], names: Sequence[str], jobs: int) -> Iterator[Caught]:
-    """Hunt these defects in `jobs` processes."""
+def hunts(mutations: Sequence[str], seed: int, count: int, jobs: int) -> Iterator[Caught]:
+    """Hunt these defects in `jobs` processes, each in at most `count` schedules of its scenario."""
     with _pool(jobs) as pool:
-        yield from _results([pool.submit(hunt, mutation, names) for mutation in mutations])
+        yield from _results([pool.submit(hunt, mutation, seeds(seed, count, SCENARIO_OF[mutation])) for mutation in mutations])
 
 
 def shrink(seed: str, mutation: str | None = None, *, within_s: float = 60.0) -> list[int]:

@@ -102,7 +102,7 @@ class Connection(Broker):
         self.slow_until_s = 0.0
         """Whatever it sends does."""
         self.frontier: dict[Place, int] | None = None
-        """What log readers see ends here."""
+        """What readers see ends here."""
         self.is_frozen = self.is_deaf = False
         self._running, self._hears = asyncio.Event(), asyncio.Event()
         self._running.set()
@@ -136,7 +136,7 @@ class Connection(Broker):
             self._later(self.chance.uniform(0.0, 0.3), self.see_all)
 
     def see_no_further(self, seconds: float) -> None:
-        """Log readers see nothing new for a while: they are served by a replica that lags."""
+        """Its readers see nothing new for a while: they are served by a replica that lags."""
         self.frontier = self._ends()
         self._later(seconds, self.see_all)
 
@@ -380,10 +380,7 @@ class _Reader(Reader):
         found: list[Message] = []
         for place, position in list(self._positions.items()):
             log = cluster.log(place)
-            if position == log.start + len(log.entries):
-                continue  # most of the time
-            log.check_range(position)
-            if len(found) == limit:
+            if not log.has_news(position) or len(found) == limit:
                 continue
             messages, after = log.read(position, limit - len(found), self._committed)
             if frontier is not None:
@@ -438,7 +435,13 @@ class _Member(GroupReader):
     def _take(self, limit: int) -> list[Message]:
         if self._inner not in self._inner.group.members:
             self._inner = self._join()
-        return self._inner.take(limit)
+        found, frontier = self._inner.take(limit), self._connection.frontier
+        if frontier is None:
+            return found
+        beyond = [message for message in found if message.offset >= frontier.get(Place(message.topic, message.partition), 0)]
+        for message in reversed(beyond):  # back to the first of each partition
+            self._inner.seek(Place(message.topic, message.partition), message.offset)
+        return [message for message in found if message not in beyond]
 
     def _join(self) -> MemoryMember:
         group, topics, committed = self._arguments

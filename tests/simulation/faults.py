@@ -6,16 +6,19 @@ A fault is asked for at a time and strikes at the next call that it is about; on
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import anyio
 
 from tests.simulation.connection import COMMIT, COMMITTED, OFFSETS, Trap
+from tests.simulation.scenarios import SCENARIOS, Likely
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
+SCENARIO_MARK = "~"
+"""Between a schedule's number and the scenario that it plays."""
 CHAOS_S = 5.5
 """Faults begin within so many seconds."""
 
@@ -71,20 +74,34 @@ class Fault:
 
 
 def draw(seed: str) -> list[Fault]:
-    """The faults of a schedule, in their order."""
+    """The faults of a schedule, in their order; those of a scenario, where the seed names one, and a few others."""
     chance = random.Random(f"{seed} faults")
-    kinds = chance.choices(list(WEIGHTS), weights=list(WEIGHTS.values()), k=chance.randint(5, 14))
-    times = sorted(chance.uniform(0.1, CHAOS_S) for _ in kinds)
-    return [_fault(chance, number, kind, at_s) for number, (kind, at_s) in enumerate(zip(kinds, times, strict=True))]
+    scenario = seed.partition(SCENARIO_MARK)[2]
+    kinds = chance.choices(list(WEIGHTS), weights=list(WEIGHTS.values()), k=chance.randint(0, 3) if scenario else chance.randint(5, 14))
+    drawn = [_fault(chance, kind, chance.uniform(0.1, CHAOS_S)) for kind in kinds]
+    drawn += _of_scenario(chance, SCENARIOS[scenario]) if scenario else []
+    return [replace(fault, number=number) for number, fault in enumerate(sorted(drawn, key=lambda fault: fault.at_s))]
 
 
-def _fault(chance: random.Random, number: int, kind: str, at_s: float) -> Fault:
+def _of_scenario(chance: random.Random, scenario: tuple[Likely, ...]) -> list[Fault]:
+    """`rollout-0` and `rollout-1` change places in half of the schedules."""
+    others = {"rollout-0": "rollout-1", "rollout-1": "rollout-0"} if chance.random() < 0.5 else {}
+    return [
+        Fault(
+            0, each.kind, chance.uniform(each.from_s, each.to_s), others.get(each.target, each.target),
+            chance.uniform(each.least_s, each.most_s), each.about, chance.choice(each.calls), each.is_after,
+        )
+        for each in scenario if chance.random() < each.share
+    ]  # fmt: skip
+
+
+def _fault(chance: random.Random, kind: str, at_s: float) -> Fault:
     target = chance.choice(_targets(kind))
     about = _about(kind) or chance.choice(RECORDS[target.partition("-")[0]])
     if kind in ("kill", "freeze") and chance.random() < 0.3:
         about = ""
     calls = chance.randrange(12) if not about else chance.choice((0, 0, 1, 3))
-    return Fault(number, kind, at_s, target, chance.uniform(0.4, 5.0), about, calls, chance.random() < 0.5)
+    return Fault(0, kind, at_s, target, chance.uniform(0.4, 5.0), about, calls, chance.random() < 0.5)
 
 
 def _targets(kind: str) -> tuple[str, ...]:
@@ -136,6 +153,7 @@ async def _strike(world: World, fault: Fault) -> None:
             world.cluster.skew_s += 3600.0 if fault.calls % 2 else -3600.0
         case _:
             _disturb(world, fault)
+            await anyio.sleep(fault.for_s if SCENARIO_MARK in world.seed else 0.0)  # so long a trap of a scenario stays where it is
 
 
 def _disturb(world: World, fault: Fault) -> None:

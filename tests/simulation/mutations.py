@@ -6,7 +6,7 @@ product's own in all but that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -184,8 +184,9 @@ def _absorb_whatever_version(self: spans.SpanBuffers, emission: Emission, buffer
 _absorb = spans.SpanBuffers._absorb
 
 
-async def _recover_without_training(*arguments: Any) -> bool:
-    return True
+async def _train_nothing_again(*arguments: Any) -> AsyncIterator[Any]:
+    for step in ():
+        yield step
 
 
 def _same_incarnation(count: int) -> str:
@@ -224,8 +225,36 @@ PATCHES: dict[str, Patches] = {
     "a fresh producer instead of cas": [(cas.CasLog, "_news", _no_news)],
     "a commit without its acknowledgements": [(MemoryTransaction, "stage", _stage_some)],
     "a span labelled when it is cut": [(spans.SpanBuffers, "_absorb", _absorb_whatever_version)],
-    "recovery does not train again": [(recover, "_train_again", _recover_without_training)],
+    "recovery does not train again": [(recover, "train_again", _train_nothing_again)],
 }
+
+SCENARIO_OF: dict[str, str] = {
+    "newest instead of greatest Claim": "late claim",
+    "generate before the own Claim is read": "slow takeover",
+    "spans of any epoch count": "late span",
+    "a restart keeps its incarnation": "owners in turn",
+    "any start is accepted": "sent again",
+    "a writer resends nothing": "lost suffix",
+    "a span after the end counts": "late span",
+    "an idle Close ignores what followed": "late close",
+    "an idle Close while a request runs": "late close",
+    "nonces are not compared": "sent again",
+    "a Position without its epoch": "owners in turn",
+    "a Position with the epoch of now": "owners in turn",
+    "a Position at the read end": "owners in turn",
+    "Trajectories out of Close order": "assembler dies",
+    "a Position passes an unacknowledged Trajectory": "assembler dies",
+    "an offset passes what is not done": "work in hand",
+    "repeated Trajectories are new": "trajectories again",
+    "a watermark without the greatest Close": "trajectories again",
+    "a watermark at the read end": "trainer dies",
+    "later attempts are trained, too": "agents again",
+    "a fresh producer instead of cas": "zombie writers",
+    "a commit without its acknowledgements": "zombie writers",
+    "a span labelled when it is cut": "late span",
+    "recovery does not train again": "trainer dies",
+}
+"""By which faults each is hunted (`scenarios`)."""
 
 
 @contextmanager

@@ -17,8 +17,10 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 from typing import Any
+from unittest.mock import patch
 
 import anyio
+from anyio._core import _eventloop
 
 START_S = 1000.0
 """Not 0: software that takes "no time yet" for 0 would hide behind it."""
@@ -122,16 +124,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._take_due()
         for _ in range(len(self._calls)):
             call = self._calls.popleft()
-            if not call.is_cancelled:
-                self._call(call)
-
-    def _call(self, call: _Call) -> None:
-        try:
-            call.context.run(call.callback, *call.arguments)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # as asyncio: a callback's error is no end of the loop
-            self.call_exception_handler({"message": f"error in {call.callback!r}", "exception": error})
+            if call.is_cancelled:
+                continue
+            try:
+                call.context.run(call.callback, *call.arguments)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # as asyncio: a callback's error is no end of the loop
+                self.call_exception_handler({"message": f"error in {call.callback!r}", "exception": error})
 
     def _pass_time(self) -> None:
         while self._timers and self._timers[0][2].is_cancelled:
@@ -156,4 +156,9 @@ def run_virtually(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
     :raises Deadlock: it waits for what cannot come.
     """
-    anyio.run(main, backend_options={"loop_factory": VirtualLoop})
+
+    async def on_asyncio() -> None:
+        with patch.object(_eventloop, "current_async_library", lambda: "asyncio"):  # anyio asks for it a hundred times a record
+            await main()
+
+    anyio.run(on_asyncio, backend_options={"loop_factory": VirtualLoop})
