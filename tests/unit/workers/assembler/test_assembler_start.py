@@ -109,6 +109,11 @@ async def test_what_opened_before_the_epoch_is_known_is_left_out() -> None:
     assert await find_starts(log, [0]) == {0: Start(Position(5, 7), None)}
 
 
+async def test_a_claim_that_was_written_again_behind_the_owners_position_says_nothing_of_what_is_before() -> None:
+    log = await passed(claim(7), open_(), close(1), claim(7), open_(), first=1, owners=Position(3, 7))
+    assert await find_starts(log, [0]) == {0: Start(Position(1, 7), None)}
+
+
 async def test_a_text_without_an_epoch_is_no_position_and_a_reset_must_be_at_least_as_great_as_the_newest_grant() -> None:
     log = await passed(claim(0), open_(), open_(), first=1, owners=Position(0, -1))
     for _ in range(3):

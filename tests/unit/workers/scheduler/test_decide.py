@@ -64,8 +64,8 @@ def test_a_second_node_is_made_room_for_with_the_fewest_moves_and_gets_them_once
 
 def test_four_own_ticks_without_a_status_are_death_and_three_are_not() -> None:
     grants = granted("a1", "a1", "b1", "b1")
-    assert described(view(node(ticks=DEAD_TICKS - 1), node("b"), grants=grants)) == []
-    assert described(view(node(ticks=DEAD_TICKS), node("b"), grants=grants)) == [(0, "b1", "dead"), (1, "b1", "dead")]
+    assert described(view(node(ticks=3), node("b"), grants=grants)) == []
+    assert described(view(node(ticks=4), node("b"), grants=grants)) == [(0, "b1", "dead"), (1, "b1", "dead")]
 
 
 def test_a_new_incarnation_means_that_the_old_one_is_dead_at_once() -> None:
