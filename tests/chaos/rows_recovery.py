@@ -65,7 +65,7 @@ def said(stage: Stage, member: str, event: str) -> list[dict[str, object]]:
 
 
 NAMESPACE = "threads."
-GROUPS, UNEVEN = 8, 8
+GROUPS, UNEVEN = 4, 8
 """Two groups a step; with sessions of such lengths, whichever groups meet, two threads sum in another order than one: tried."""
 CONFIG = Qwen2Config(vocab_size=58, hidden_size=32, intermediate_size=48, num_key_value_heads=2, initializer_range=0.2)
 
@@ -76,11 +76,11 @@ async def other_threads(stage: Stage) -> Happened:
     folder = stage.folder / "threads"
     write_initial(folder / "model")
     log = await filled_log(stage)
-    assert await train(stage, settings_in(folder, threads=1), "trainer.after_commit:2") == -signal.SIGKILL
+    assert await train(stage, settings_in(folder, threads=1), "trainer.after_commit:1") == -signal.SIGKILL
     assert await train(stage, settings_in(folder, threads=2)) == 0
     records = await training(log)
     threads = [each.numerics["threads"] for each in records if isinstance(each, Step)]
-    assert threads == ["1", "1", "2", "2"], f"the steps were made with {threads} threads"
+    assert threads == ["1", "2"], f"the steps were made with {threads} threads"
     again = [each for each in records if isinstance(each, WeightVersion) and each.again_from is not None]
     verdict = await recomputed(stage)
     if not again and verdict == await recomputed(stage, "--threads", "2") == "equal":
