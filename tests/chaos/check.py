@@ -53,10 +53,10 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What was found. `lost` and `twice` name each finding, in the whole log; `sessions` is how many of the row's own were checked; seconds
-    are the row's own, too."""
+    """What was found in the whole log: `lost` and `twice` name each finding, `done` the sessions that came to their end, closed by an agent
+    and, where a trainer works, decided. Seconds are the row's own."""
 
-    sessions: int = 0
+    done: frozenset[Place] = frozenset()
     lost: frozenset[str] = frozenset()
     twice: frozenset[str] = frozenset()
     violations: frozenset[Violation] = frozenset()
@@ -108,7 +108,7 @@ def check(log: Log, row: Slice, options: AuditOptions) -> Counts:
         twice.add(f"{verdict.trained_twice} tokens were trained twice")
     slowest = slowest_takeover(verdict, row)
     return Counts(
-        sessions=len(_closed(raw, row.marks) - _closed(raw, row.since)),
+        done=frozenset(done_of(raw, row)),
         lost=frozenset(lost_of(raw, row)),
         twice=frozenset(twice),
         violations=frozenset(verdict.violations),
@@ -119,9 +119,16 @@ def check(log: Log, row: Slice, options: AuditOptions) -> Counts:
     )
 
 
+def done_of(raw: Raw, row: Slice) -> set[Place]:
+    """Sessions of which nothing is to come."""
+    closed = _closed(raw)
+    return closed & set(_decided(raw)) if row.has_trainer else closed
+
+
 def lost_of(raw: Raw, row: Slice) -> set[str]:
     """See the module."""
-    closed, ended = _closed(raw, row.marks), {(entry.partition, entry["session"]) for entry in raw.all("Close")}
+    ended = {(entry.partition, entry["session"]) for entry in raw.all("Close")}
+    closed = {place for place in _closed(raw) if _is_before(place, row.marks)}
     unwritten = {place for place in row.told - ended if not _is_before(place, raw.first)}
     written = {(entry.partition, entry["session"]) for entry in raw.all("Trajectory")}
     lost = {f"the Close of session {_name(place)} does not stand in the log" for place in unwritten}
@@ -172,10 +179,9 @@ def trainer_back_s_of(raw: Raw, kills: Iterable[Kill]) -> float | None:
     return max((each / 1000 for each in back_ms if each is not None), default=None)
 
 
-def _closed(raw: Raw, before: Ends) -> set[Place]:
-    """Sessions, opened before these ends, that an agent closed."""
-    places = {(entry.partition, entry["session"]) for entry in raw.all("Close") if not entry["idle"]}
-    return {place for place in places if _is_before(place, before)}
+def _closed(raw: Raw) -> set[Place]:
+    """Sessions that an agent closed."""
+    return {(entry.partition, entry["session"]) for entry in raw.all("Close") if not entry["idle"]}
 
 
 def _endless(raw: Raw, marks: Ends, closed: set[Place]) -> Iterator[Place]:

@@ -162,26 +162,26 @@ def judged(row: Row, happened: Happened, counted: Counts | None, known: Counts) 
     lost, twice = sorted(counts.lost - known.lost), sorted(counts.twice - known.twice)
     stall_s = happened.stall_s or counts.stall_s
     found = Result(
-        row.fault, row.tier, "passed", fired=happened.fired, stall_s=stall_s, sessions=counts.sessions,
+        row.fault, row.tier, "passed", fired=happened.fired, stall_s=stall_s, sessions=len(counts.done - known.done),
         lost=len(lost) + (happened.lost or 0), twice=len(twice) + (happened.twice or 0), takeover_s=counts.takeover_s,
         own_s=counts.own_s, trainer_back_s=counts.trainer_back_s,
     )  # fmt: skip
     broken = sorted(violation for violation in counts.violations - known.violations if violation.rule not in happened.allowed)
-    reasons = [*_unproven(happened, stall_s, counted), *lost[:3], *twice[:3]]
+    reasons = [*_unproven(happened, found, counted is not None), *lost[:3], *twice[:3]]
     reasons += [f"{each.rule} at {each.topic} {each.partition}-{each.offset}: {each.text}" for each in broken[:3]]
     is_sound = not reasons and not found.lost and not found.twice
     return found if is_sound else replace(found, status="failed", reason="; ".join(reasons) or "lost or twice, as the row counted")
 
 
-def _unproven(happened: Happened, stall_s: float | None, counted: Counts | None) -> list[str]:
+def _unproven(happened: Happened, found: Result, has_log: bool) -> list[str]:
     """What nothing shows: the fault, or that anything was counted after it."""
     reasons = []
-    if not happened.fired or (stall_s or 0.0) < happened.least_stall_s:
-        reasons.append(f"its fault never happened (longest silence {stall_s} s)")
-    if counted is None and (happened.lost is None or happened.twice is None):
+    if not happened.fired or (found.stall_s or 0.0) < happened.least_stall_s:
+        reasons.append(f"its fault never happened (longest silence {found.stall_s} s)")
+    if not has_log and (happened.lost is None or happened.twice is None):
         reasons.append("the row counted nothing")
-    if counted is not None and not counted.sessions:
-        reasons.append("no session of the row was there to be checked")
+    if has_log and not found.sessions:
+        reasons.append("no session came to its end: nothing was checked")
     return reasons
 
 

@@ -20,7 +20,8 @@ from tests.chaos.stage import Stage
 from tests.chaos.tiers import TIERS
 
 NOTHING = Counts()
-SOUND = Counts(sessions=3)
+DONE = frozenset({(0, 1), (0, 2), (1, 1)})
+SOUND = Counts(done=DONE)
 R2, R4 = (Violation(rule, "sessions", 0, 7, "text") for rule in ("R2", "R4"))  # type: ignore[arg-type]
 
 
@@ -32,7 +33,7 @@ A_ROW = Row("a fault", "one node", play)
 
 
 def test_a_row_whose_fault_happened_and_that_left_a_sound_log_passes() -> None:
-    result = judged(A_ROW, Happened("it died"), Counts(sessions=3, stall_s=1.5, takeover_s=4.0), NOTHING)
+    result = judged(A_ROW, Happened("it died"), Counts(done=DONE, stall_s=1.5, takeover_s=4.0), NOTHING)
     assert (result.status, result.fired, result.stall_s, result.sessions, result.takeover_s) == ("passed", "it died", 1.5, 3, 4.0)
 
 
@@ -52,14 +53,15 @@ def test_a_fault_that_was_to_cause_silence_and_did_not_never_happened() -> None:
     [(Counts(lost=frozenset({"a", "b"})), 2, 0), (Counts(twice=frozenset({"c"})), 0, 1), (Counts(violations=frozenset({R2})), 0, 0)],
 )
 def test_what_the_log_lost_doubled_or_broke_fails_a_row(found: Counts, lost: int, twice: int) -> None:
-    result = judged(A_ROW, Happened("it died"), replace(found, sessions=3), NOTHING)
+    result = judged(A_ROW, Happened("it died"), replace(found, done=DONE), NOTHING)
     assert (result.status, result.lost, result.twice) == ("failed", lost, twice)
     assert result.reason
 
 
 def test_what_an_earlier_row_left_is_not_counted_again() -> None:
-    left = Counts(sessions=3, lost=frozenset({"a"}), twice=frozenset({"b"}), violations=frozenset({R2}))
-    assert judged(A_ROW, Happened("it died"), left, left).status == "passed"
+    left = Counts(done=frozenset({(0, 1)}), lost=frozenset({"a"}), twice=frozenset({"b"}), violations=frozenset({R2}))
+    result = judged(A_ROW, Happened("it died"), replace(left, done=DONE), left)
+    assert (result.status, result.sessions) == ("passed", 2)
 
 
 def test_a_row_may_break_the_rules_that_it_names_and_no_others() -> None:
@@ -74,7 +76,7 @@ def test_what_a_row_counts_itself_fails_it() -> None:
 
 
 def test_a_row_that_counted_nothing_fails() -> None:
-    assert judged(A_ROW, Happened("it died"), NOTHING, NOTHING).reason == "no session of the row was there to be checked"
+    assert judged(A_ROW, Happened("it died"), NOTHING, NOTHING).reason == "no session came to its end: nothing was checked"
     assert judged(A_ROW, Happened("it died", lost=0), None, NOTHING).reason == "the row counted nothing"
     assert judged(A_ROW, Happened("it died", lost=0, twice=0), None, NOTHING).status == "passed"
 
