@@ -19,8 +19,9 @@ from schemas.errors import UsageError
 
 SHOWN_STEPS = 6
 """So many steps of the slowest policy are in the picture."""
-SHARES = ("bubble", "bubble_train", "bubble_rollout", "switching", "dropped")
-PLAIN = ("staleness", "reprefilled")
+SHARES = {"bubble": "bubble", "bubble_train": "train", "bubble_rollout": "rollout", "dropped": "dropped"}
+PLAIN = {"staleness": "stale", "reprefilled": "again"}
+"""Figures of the table, and their heads: it is to fit into 80 columns."""
 
 
 def simulate(
@@ -100,8 +101,9 @@ def _resized(workload: Workload, nodes: int) -> Workload:
 
 def _table(found: list[Comparison]) -> Table:
     """The figures that matter most; all are in the JSON file."""
-    columns = ("policy", "tokens/node-s", "step s", *SHARES, *PLAIN)
-    table = Table(*(column.removeprefix("bubble_") for column in columns), box=None)
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for head in ("policy", "tokens/node-s", "step s", *SHARES.values(), *PLAIN.values()):
+        table.add_column(head, no_wrap=True)
     for each in found:
         figures = each.figures
         exact = (_said(figures["tokens_per_node_second"]), f"{figures['step_s'].mean:.0f}")

@@ -28,10 +28,7 @@ class AlternatingNode:
     role: Role | None = None
     is_stepping: bool = False
     is_alive: bool = True
-
-    @property
-    def is_awake(self) -> bool:
-        return self.role is None or (self.role.role == "rollout" and not self.role.asleep)
+    is_awake: bool = True
 
     @property
     def may_step(self) -> bool:
@@ -41,7 +38,14 @@ class AlternatingNode:
     def state(self) -> State:
         if self.is_stepping:
             return "training"
+        if self.is_awake and self.role is not None and self.role.asleep:
+            return "draining"
         return "serving" if self.is_awake else "asleep"
+
+    def nap(self) -> None:
+        """The engine falls asleep, if it was told to: that takes a while."""
+        if self.role is not None and self.role.asleep:
+            self.is_awake = False
 
     def follow(self, log: list[Change], upto: int) -> None:
         for change in log[self.seen : upto]:
@@ -64,6 +68,8 @@ class AlternatingNode:
         assert before.asleep, f"{self.name} turns from {before.role} to {role.role} without sleep"
         assert not self.is_stepping, f"{self.name} is to {role.role} in the middle of a step"
         assert not self.held, f"{self.name} is to {role.role} and holds {self.held}"
+        assert not self.is_awake, f"{self.name} is to {role.role} and has not fallen asleep"
+        self.is_awake = role.role == "rollout"
 
     def status(self) -> NodeStatus:
         return NodeStatus(
@@ -91,7 +97,9 @@ class RoleWorld:
         self.count += 1
         if name in self.nodes:
             self.nodes[name].is_alive = False
-        found = AlternatingNode(name, f"{name}{self.count}", tags, capacity, seen=len(self.log), role=self.roles.get(name))
+        role = self.roles.get(name)
+        is_awake = role is None or (role.role == "rollout" and not role.asleep)
+        found = AlternatingNode(name, f"{name}{self.count}", tags, capacity, seen=len(self.log), role=role, is_awake=is_awake)
         self.nodes[name] = found
         self.tell(found)
         return found
@@ -110,8 +118,10 @@ class RoleWorld:
         return any(node.is_stepping and node.is_alive for node in self.nodes.values())
 
     def view(self) -> View:
+        """Of a step the scheduler knows what statuses say."""
+        is_stepping = any(node.state == "training" for node in self.roster.view(PARTITIONS, {}).living().values())
         training = Training(
-            groups_per_step=2, ready_groups=self.ready, bound_groups=4, is_stepping=self.is_stepping, step_node_s=self.step_node_s,
+            groups_per_step=2, ready_groups=self.ready, bound_groups=4, is_stepping=is_stepping, step_node_s=self.step_node_s,
             batch_tokens=1e5 if self.step_node_s else 0.0, requests_per_group=10.0, costs=self.costs,
         )
         return self.roster.view(PARTITIONS, dict(self.last), training)
@@ -161,6 +171,7 @@ class RoleWorld:
         for node in self.nodes.values():
             if node.is_alive:
                 node.follow(self.log, len(self.log))
+                node.nap()
                 self.tell(node)
 
     def settle(self) -> int:

@@ -36,8 +36,11 @@ def test_a_hand_over_goes_step_by_step() -> None:
     assert world.round() == []  # nobody has answered
     for name in "ab":
         world.nodes[name].follow(world.log, len(world.log))
+        world.nodes[name].nap()
         world.tell(world.nodes[name])
-    assert roles_of(world.round()) == []  # the gang begins together
+    world.nodes["c"].follow(world.log, len(world.log))
+    world.tell(world.nodes["c"])
+    assert roles_of(world.round()) == []  # the third has let go, and does not sleep yet: the gang begins together
     world.answer_all()
     assert roles_of(world.round()) == [("a", "train", False), ("b", "train", False), ("c", "train", False)]
     world.answer_all()
@@ -58,12 +61,26 @@ def test_the_wish_to_return_in_the_middle_of_a_step_waits_for_its_end() -> None:
     world.begin_step()
     world.wish("drain", "a")
     assert roles_of(world.round()) == [("a", "rollout", True)]
+    world.wish("undrain", "a")
+    assert world.round() == []  # what it said last was asleep, before it read this
     world.answer_all()
     assert world.round() == []
     world.end_step()
-    world.wish("undrain", "a")
     world.answer_all()
     assert ("a", "rollout", False) in roles_of(world.round())
+
+
+def test_a_node_that_sleeps_and_still_holds_a_partition_does_not_train() -> None:
+    world = three_nodes()
+    world.ready = 2
+    world.round()
+    world.answer_all()
+    world.nodes["c"].held = {0}
+    world.tell(world.nodes["c"])
+    assert roles_of(world.round()) == []
+    world.nodes["c"].held = set()
+    world.tell(world.nodes["c"])
+    assert [role for _, role, asleep in roles_of(world.round()) if not asleep] == ["train"] * 3
 
 
 def test_a_node_that_does_not_fall_asleep_is_waited_for_no_longer_than_it_may_take() -> None:
@@ -75,6 +92,7 @@ def test_a_node_that_does_not_fall_asleep_is_waited_for_no_longer_than_it_may_ta
         world.tick()
         for name in "ab":
             world.nodes[name].follow(world.log, len(world.log))
+            world.nodes[name].nap()
         for node in world.nodes.values():
             world.tell(node)
     assert roles_of(world.round()) == [("a", "train", False), ("b", "train", False)]
@@ -136,10 +154,11 @@ def test_nodes_of_one_tag_have_no_role() -> None:
 
 NAMES = st.sampled_from("abcd")
 EVENTS = st.one_of(
-    st.tuples(st.sampled_from(["start", "start", "start_rollout", "kill", "report", "report"]), NAMES, st.sampled_from([0.5, 1.0, 2.0])),
+    st.tuples(st.sampled_from(["start", "start", "start_rollout", "kill"]), NAMES, st.sampled_from([0.5, 1.0, 2.0])),
+    st.tuples(st.sampled_from(["report", "report", "nap"]), NAMES, st.just(0.0)),
     st.tuples(st.just("follow"), NAMES, st.floats(0, 1)),
     st.tuples(st.sampled_from(["drain", "undrain"]), NAMES, st.just(0.0)),
-    st.tuples(st.sampled_from(["tick", "round", "round", "answer_all", "begin_step", "end_step"]), st.just(""), st.just(0.0)),
+    st.tuples(st.sampled_from(["tick", "round", "round", "answer_all", "settle", "begin_step", "end_step"]), st.just(""), st.just(0.0)),
     st.tuples(st.sampled_from(["pause", "resume"]), st.just(""), st.just(0.0)),
     st.tuples(st.just("ready"), st.just(""), st.sampled_from([0.0, 2.0, 4.0])),
     st.tuples(st.just("work"), st.just(""), st.sampled_from([0.0, 10.0, 100.0, 1000.0])),
@@ -154,7 +173,7 @@ def happen(world: RoleWorld, event: tuple[str, str, float]) -> None:
         world.start(name, BOTH if what == "start" else ("rollout",), figure)
     elif what in ("pause", "resume", "drain", "undrain"):
         world.wish(what, name)
-    elif what in ("tick", "round", "answer_all", "begin_step", "end_step"):
+    elif what in ("tick", "round", "answer_all", "settle", "begin_step", "end_step"):
         getattr(world, what)()
     elif what == "ready":
         world.ready = int(figure)
@@ -172,6 +191,8 @@ def act(world: RoleWorld, name: str, what: str, figure: float) -> None:
         found.is_alive = found.is_stepping = False
     elif what == "report":
         world.tell(found)
+    elif what == "nap":
+        found.nap()
     else:
         found.follow(world.log, found.seen + round((len(world.log) - found.seen) * figure))
 
