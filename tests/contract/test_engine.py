@@ -210,6 +210,41 @@ class EngineContract:
             await heard.finished(*running)
             assert [len(heard.tokens(each)) for each in running] == [400] * 3
 
+    async def test_a_sleeping_engine_has_no_version_until_the_next_load(self, kind: Kind) -> None:
+        async with serving(kind) as (engine, heard):
+            before, after, whole = job(1, max_tokens=400), job(2, max_tokens=100), job(3, max_tokens=100, seed=102)
+            await engine.submit(before)
+            await heard.more(3)
+            await engine.abort(before.id)
+            for _ in range(2):
+                await engine.sleep()
+            assert engine.version == -1
+            await engine.submit(after)
+            assert (engine.load_now().running, engine.load_now().waiting) == (0, 1)
+            await engine.load(kind.version(1))
+            await heard.finished(after)
+            assert {said.version for said in heard.of(after)} == {1}
+            await engine.submit(whole)
+            await heard.finished(whole)
+            assert heard.tokens(after) == heard.tokens(whole)
+
+    async def test_an_engine_with_work_does_not_sleep(self, kind: Kind) -> None:
+        async with serving(kind) as (engine, heard):
+            running = job(1, max_tokens=60)
+            await engine.submit(running)
+            with pytest.raises(EngineError, match="1 jobs are live"):
+                await engine.sleep()
+            await heard.finished(running)
+            assert len(heard.tokens(running)) == 60
+
+    async def test_an_engine_may_sleep_before_its_first_weights(self, kind: Kind) -> None:
+        async with kind.open() as engine, heard_from(engine) as heard:
+            await engine.sleep()
+            asked = job(1)
+            await engine.load(kind.version(0))
+            await engine.submit(asked)
+            await heard.finished(asked)
+
     async def test_no_token_comes_after_an_abort(self, kind: Kind) -> None:
         async with serving(kind) as (engine, heard):
             aborted, waiting, other = job(1, max_tokens=400), job(2, max_tokens=400), job(9, max_tokens=60)
@@ -402,6 +437,20 @@ class TestTorch(EngineContract):
                 await engine.submit(job(2))
             with pytest.raises(EngineError, match="out of memory"):
                 await engine.load(kind.version(1))
+
+    async def test_sleep_frees_the_memory_of_weights_and_cache(self, kind: Kind) -> None:
+        from workers.rollout.engines.torch import TorchEngine
+
+        async with serving(kind) as (engine, heard):
+            assert isinstance(engine, TorchEngine)
+            asked = job(1)
+            await engine.submit(asked)
+            await heard.finished(asked)
+            batch = engine._batch
+            assert batch._cache._store.numel() > 0
+            await engine.sleep()
+            assert {parameter.device.type for parameter in batch._network.parameters()} == {"meta"}
+            assert batch._cache._store.numel() == 0
 
     async def test_weights_without_a_distribution_fail_the_job_and_nothing_else(self, tmp_path: Path) -> None:
         torch = pytest.importorskip("torch")

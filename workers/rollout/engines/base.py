@@ -4,6 +4,8 @@ Invariants that `tests/contract/test_engine.py` checks on every engine:
 - tokens of a job come in order, each once, and every Emission names the version that sampled all its tokens;
 - `load` is a barrier: emissions before its return carry the old version, those after it the new one, and running jobs go on, their
   caches computed again under the new weights (mode `exact`: `kv_version == version`);
+- `sleep` gives back the memory of weights and caches: the version is −1, as before the first `load`, and a job waits for the next `load`,
+  which wakes the engine;
 - after `abort` returned, no token of that job comes any more; what came before stands;
 - a job that continues (`prefix` holds earlier sampled tokens, `emitted` says how many) draws the tokens that an uninterrupted one with the
   same seed would have drawn under the same weights;
@@ -72,7 +74,7 @@ class Engine(Protocol):
 
     @property
     def version(self) -> int:
-        """The version whose weights are loaded; −1 before the first `load`."""
+        """The version whose weights are loaded; −1 before the first `load` and while the engine sleeps."""
         ...
 
     def load_now(self) -> Load:
@@ -83,6 +85,13 @@ class Engine(Protocol):
         """Replace the weights; the barrier described above.
 
         :raises EngineError: a file is missing or its digest differs, or the weights do not fit the model.
+        """
+        ...
+
+    async def sleep(self) -> None:
+        """Free weights and caches until the next `load`. To sleep twice is no error.
+
+        :raises EngineError: a job is live: abort it first; or the engine is dead.
         """
         ...
 

@@ -25,9 +25,11 @@ class Cache:
         self._longest = config.max_position_embeddings
         self._scale = config.head_dim**-0.5
         self._rows = torch.arange(rows)
-        # Zeros, for a masked place still enters a product: 0 times uninitialised memory can be NaN.
-        capacity = min(_FIRST_CAPACITY, self._longest)
-        self._store = torch.zeros(config.num_hidden_layers, 2, rows, config.num_key_value_heads, capacity, config.head_dim)
+        self._store = torch.zeros(config.num_hidden_layers, 2, rows, config.num_key_value_heads, 0, config.head_dim)
+
+    def free(self) -> None:
+        """Give the memory back, with all that was kept; what is stored next takes new memory."""
+        self._store = self._store[..., :0, :].clone()
 
     def prefilling(self, start: int, length: int) -> Attention:
         """Causal attention of new rows from place `start` on, padded on the right to `length`, which also stores their keys and values."""
@@ -71,10 +73,12 @@ class Cache:
         capacity = self._store.shape[4]
         if length <= capacity:
             return
+        capacity = max(capacity, _FIRST_CAPACITY)
         while capacity < length:
             capacity *= 2
         shape = list(self._store.shape)
         shape[4] = min(capacity, self._longest)
+        # Zeros, for a masked place still enters a product: 0 times uninitialised memory can be NaN.
         grown = torch.zeros(shape)
         grown[..., : self._store.shape[4], :] = self._store
         self._store = grown

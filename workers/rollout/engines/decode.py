@@ -56,7 +56,7 @@ class Counters:
 
 
 class DecodeBatch:
-    """At most `limit` running rows, and those that wait. Nothing is sampled before the first `swap`."""
+    """At most `limit` running rows, and those that wait. Nothing is sampled before the first `swap`, and none while it sleeps."""
 
     def __init__(self, network: Qwen2, limit: int) -> None:
         self._network = network
@@ -95,10 +95,20 @@ class DecodeBatch:
 
     def swap(self, tensors: Mapping[str, Tensor], version: int) -> None:
         """Take other weights between two steps; they fit."""
-        self._network.load_state_dict(tensors)
+        if self.version < 0:
+            self._network.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, assign=True)
+        else:
+            self._network.load_state_dict(tensors)
         self.version = version
         self._waiting.extendleft(reversed(self._running))
         self._running.clear()
+
+    def sleep(self) -> None:
+        """Free weights and cache until the next `swap`. Names, shapes and dtypes of the weights stay known. No row may run."""
+        without = {name: tensor.to("meta") for name, tensor in self._network.state_dict().items()}
+        self._network.load_state_dict(without, assign=True)
+        self._cache.free()
+        self.version = -1
 
     def step(self) -> list[Emission]:
         """One token for every running row and for every row that finds a place."""

@@ -84,6 +84,15 @@ class Outbox:
         if self._is_closed:
             raise EngineError("the engine is closed")
 
+    def require_idle(self) -> None:
+        """Nothing of a job may be lost.
+
+        :raises EngineError: a job is live; or the engine died or was closed.
+        """
+        self.require_alive()
+        if self._live:
+            raise EngineError(f"{len(self._live)} jobs are live: an engine sleeps when all were aborted or have finished")
+
     async def batches(self) -> AsyncIterator[list[Emission]]:
         """All emissions, as many at once as wait, until the engine closes.
 

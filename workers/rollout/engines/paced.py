@@ -70,7 +70,7 @@ class PacedEngine:
 
     @property
     def version(self) -> int:
-        """The version of the next tokens; −1 before the first `load`."""
+        """The version of the next tokens; −1 before the first `load` and while it sleeps."""
         return self._version
 
     def load_now(self) -> Load:
@@ -91,8 +91,16 @@ class PacedEngine:
         # The consumer was woken by what came due under the old version; it runs before this returns.
         await anyio.lowlevel.checkpoint()
 
+    async def sleep(self) -> None:
+        """Be without a version until the next `load`.
+
+        :raises EngineError: a job is live; or the engine is closed.
+        """
+        self._outbox.require_idle()
+        self._version = -1
+
     async def submit(self, job: Job) -> None:
-        """Take a job; before the first `load` it waits.
+        """Take a job; without a version it waits.
 
         :raises EngineError: the engine is closed, or the job runs already.
         """

@@ -31,7 +31,8 @@ from workers.rollout.engines.outbox import Outbox
 
 __all__ = ["TorchEngine", "torch_engine"]
 
-SWAP_DEADLINE_S = 60.0
+BARRIER_S = 60.0
+"""Longest time until the decoding thread comes between two steps."""
 CLOSE_DEADLINE_S = 10.0
 
 Command = Callable[[DecodeBatch], None]
@@ -61,8 +62,8 @@ class TorchEngine:
         self._config, self._chat = config, chat
         self._version = -1
         self._outbox = Outbox()
-        self._swapped = anyio.Event()
-        self._loading = anyio.Lock()
+        self._passed = anyio.Event()
+        self._barrier = anyio.Lock()
         self._batch = DecodeBatch(Qwen2(config), batch)
         self._thread = _DecodeThread(self._batch, self._outbox.post, self._died)
 
@@ -83,7 +84,7 @@ class TorchEngine:
 
     @property
     def version(self) -> int:
-        """The version of every token that is delivered from now on; −1 before the first `load`."""
+        """The version of every token that is delivered from now on; −1 before the first `load` and while the engine sleeps."""
         return self._version
 
     def load_now(self) -> Load:
@@ -100,18 +101,19 @@ class TorchEngine:
         """
         self._outbox.require_alive()
         self._require_same_chat(version)
-        async with self._loading:
+        async with self._barrier:
             tensors = await anyio.to_thread.run_sync(fetch, version)
             self._batch.require_fit(tensors)
-            self._swapped = anyio.Event()
-            loop = asyncio.get_running_loop()
+            await self._between_steps(lambda batch: batch.swap(tensors, version.version), version.version)
 
-            def swap(batch: DecodeBatch) -> None:
-                batch.swap(tensors, version.version)
-                loop.call_soon_threadsafe(self._serve, version.version)
+    async def sleep(self) -> None:
+        """Free weights and cache between two steps.
 
-            self._thread.commands.put(swap)
-            await self._until_swapped(version.version)
+        :raises EngineError: a job is live; or the engine is dead.
+        """
+        async with self._barrier:
+            self._outbox.require_idle()
+            await self._between_steps(DecodeBatch.sleep, -1)
 
     async def submit(self, job: Job) -> None:
         """Take a job; it waits for a place in the batch, and for the first weights.
@@ -157,20 +159,28 @@ class TorchEngine:
         if announced != (self._chat.tokenizer_sha256, self._chat.template_sha256):
             raise EngineError(f"version {version.version} was trained with another tokenizer or template than the model folder holds")
 
-    async def _until_swapped(self, version: int) -> None:
-        with anyio.move_on_after(SWAP_DEADLINE_S) as scope:
-            await self._swapped.wait()
+    async def _between_steps(self, change: Command, version: int) -> None:
+        """Let the thread change its weights, to those of `version`. What it posted before is delivered under the old version."""
+        self._passed, loop = anyio.Event(), asyncio.get_running_loop()
+
+        def obey(batch: DecodeBatch) -> None:
+            change(batch)
+            loop.call_soon_threadsafe(self._serve, version)
+
+        self._thread.commands.put(obey)
+        with anyio.move_on_after(BARRIER_S) as scope:
+            await self._passed.wait()
         if scope.cancelled_caught:
-            raise EngineError(f"the decoding thread did not take version {version} within {SWAP_DEADLINE_S:.0f} s")
+            raise EngineError(f"the decoding thread did not take version {version} within {BARRIER_S:.0f} s")
         self._outbox.require_alive()
 
     def _serve(self, version: int) -> None:
         self._version = version
-        self._swapped.set()
+        self._passed.set()
 
     def _died(self, error: EngineError) -> None:
         self._outbox.fail(error)
-        self._swapped.set()
+        self._passed.set()
 
 
 class _DecodeThread(threading.Thread):
