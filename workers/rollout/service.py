@@ -3,6 +3,10 @@
 Its tasks: fold and act (`own`), write what the engine samples (`emit`, `flush_due`), load versions in their order (`follow_weights`), say
 that it lives while its engine makes progress (`report`), keep Positions (`commit`) and snapshots (`keep_snapshots`). A clean stop gives
 everything back and says so.
+
+A node tagged both ways follows its Role, too. Invariants: its engine sleeps only when nothing is held any more, and its status says
+`asleep` only then; it holds nothing, and wakes for no version, while its last Role keeps it from generating; after that it serves the
+newest version only (R8).
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import anyio
 import structlog
 from anyio.abc import TaskStatus
 
+from schemas import grant
 from schemas.errors import EngineError, NoProgress
 from schemas.identity import Position
 from schemas.node import NodeStatus, State
@@ -23,10 +28,12 @@ from schemas.record import Record
 from schemas.topics import GRANTS, NODES, SESSIONS, TRAINING
 from schemas.training import WeightVersion
 from streams.codec import Entry
+from streams.failpoint import failpoint
 from streams.log import Log, LogReader, RecordWriter
 from streams.service import Role, Watch
 from streams.table import Table, open_table
 from workers.positions import ROLLOUT_GROUP, commit_positions
+from workers.rollout.duty import alternates, is_on_duty
 from workers.rollout.engines.base import Engine
 from workers.rollout.owner import Owner
 from workers.rollout.settings import RolloutSettings
@@ -35,6 +42,7 @@ from workers.snapshot_store import SnapshotKeeper, SnapshotStore
 
 POLL_S = 0.05
 """Longest wait for records of `sessions`: how late a new Grant may be noticed."""
+WEIGHTS_S = 1.0
 LEAVE_S = 8.0
 
 logger = structlog.get_logger()
@@ -105,20 +113,34 @@ class Worker:
     keeper: SnapshotKeeper
     _grants_changed: bool = True
     _grants_done: int = 0
+    _is_told: bool = False
+    _is_on_duty: bool = True
+    _is_asleep: bool = False
     _tokens: int = -1
     _progress_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._is_on_duty = self._duty()
 
     async def own(self) -> None:
         """Fold the held partitions, run their requests, follow the grants. One task does all of it: no record meets a foreign fold."""
         while True:
             if self._grants_changed:
                 self._grants_changed = False
-                position = self.grants.position
-                changed = await self.owner.reconcile(self.grants.rows)
-                self._grants_done = position
-                if changed:
-                    await self._say(self._state())
+                await self._obey()
             await self.owner.take_in(await self.sessions.read(timeout_s=POLL_S))
+
+    async def _obey(self) -> None:
+        """Give up and take partitions as `grants` says now. What nobody may generate here, nobody holds."""
+        position, was_on_duty = self.grants.position, self._is_on_duty
+        is_on_duty = self._duty()
+        if was_on_duty and not is_on_duty:
+            failpoint("rollout.before_release")
+        changed = await self.owner.reconcile(self.grants.rows if is_on_duty else {})
+        self._grants_done, self._is_on_duty = position, is_on_duty
+        if changed or self._is_told:
+            self._is_told = False
+            await self._say(self._state())
 
     async def emit(self) -> None:
         """Write what the engine samples."""
@@ -135,25 +157,28 @@ class Worker:
     async def follow_grants(self) -> None:
         """Keep the table of grants."""
         while True:
-            if await self.grants.update(timeout_s=1.0):
+            if entries := await self.grants.update(timeout_s=1.0):
                 self._grants_changed = True
+                self._is_told |= any(isinstance(entry.record, grant.Role) and entry.record.node == self.owner.node for entry in entries)
 
     async def follow_weights(self) -> None:
         """Load the newest version, whenever there is one. Announcing is not acting: the engine takes it at its own barrier (R8).
+
+        Off duty the engine sleeps, and versions pass it by.
 
         The first is the newest at the end of the log: a worker that starts must not serve what was replaced long ago. One that was held up
         for so long that the files are gone takes the newest instead.
         """
         async with self.log.follow_all(TRAINING) as training:
             entries = await training.read_to_end([0])
-            if _newest(entries) is None:
+            version = _newest(entries)
+            if version is None:
                 logger.warning("no version is announced yet: a trainer begins the run with version 0")
             while True:
-                version = _newest(entries)
+                version = _newest(entries) or version
                 try:
-                    if version is not None and version.version > self.engine.version:
-                        await self._load(version)
-                    entries = await training.read(timeout_s=1.0)
+                    await self._keep_up(version)
+                    entries = await training.read(timeout_s=self._patience_s)
                 except EngineError:
                     entries = await training.read_to_end([0])
                     if not _may_be_gone(version, entries):
@@ -200,19 +225,49 @@ class Worker:
         await self._say("left")
         await self.writer.flush()
 
+    async def _keep_up(self, version: WeightVersion | None) -> None:
+        """Sleep off duty, else be at `version`: one task does both, so that neither meets the other."""
+        if not self._is_on_duty and not self._is_asleep and not self.owner.holdings:
+            await self._sleep()
+        elif self._is_on_duty and self._is_asleep and version is None:
+            self._is_asleep = False
+        elif self._is_on_duty and version is not None and version.version > self.engine.version:
+            await self._load(version)
+
+    async def _sleep(self) -> None:
+        with self.watch.waiting_for("the engine to fall asleep"):
+            await self.engine.sleep()
+        failpoint("rollout.asleep")
+        self._is_asleep = True
+        logger.info("asleep")
+        await self._say(self._state())
+
     async def _load(self, version: WeightVersion) -> None:
         with self.watch.waiting_for(f"the engine to load version {version.version}"):
             await self.engine.load(version)
+        if self._is_asleep:
+            failpoint("rollout.awake")
+        self._is_asleep = False
         logger.info("serving", version=version.version)
         await self._say(self._state())
 
+    def _duty(self) -> bool:
+        return is_on_duty(self.grants.rows, self.owner.node, self.settings.tags)
+
+    @property
+    def _patience_s(self) -> float:
+        """Longest wait for a version. A node that alternates looks at its Role as often."""
+        return POLL_S if alternates(self.settings.tags) else WEIGHTS_S
+
     def _state(self) -> State:
+        if self._is_asleep:
+            return "asleep"
         return "serving" if self.engine.version >= 0 else "loading"
 
     async def _say(self, state: State) -> None:
         load = self.engine.load_now()
         status = NodeStatus(
-            node=self.owner.node, incarnation=self.owner.incarnation, tags=["rollout"], state=state, capacity=self.settings.capacity,
+            node=self.owner.node, incarnation=self.owner.incarnation, tags=self.settings.tags, state=state, capacity=self.settings.capacity,
             version=self.engine.version, grants_seen=self._grants_done, partitions=sorted(self.owner.holdings),
             running=load.running, waiting=load.waiting, tokens=load.tokens,
             own_s=round(self.owner.takeover.own_s, 3), first_token_s=round(self.owner.takeover.first_token_s, 3),

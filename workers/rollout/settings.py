@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from schemas.node import Tag
 
 
 class RolloutSettings(BaseModel):
@@ -14,6 +16,7 @@ class RolloutSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     node: str = Field("rollout-0", description="Name of this node; unique, the same after a restart.")
+    tags: list[Tag] = Field(["rollout"], description="With `train`, too, it sleeps while the scheduler lets a trainer step on its node.")
     engine: Literal["torch", "paced"] = Field("torch", description="`torch` runs the model here; `paced` emits known tokens at a set rate.")
     model_dir: Path = Field(Path("runs/default/model"), description="Model folder: config.json and tokenizer. Weights come from the log.")
     capacity: float = Field(1.0, gt=0, description="Share of the partitions, relative to other nodes.")
@@ -28,3 +31,10 @@ class RolloutSettings(BaseModel):
     stall_s: float = Field(10.0, gt=0, description="An engine with work and no new token for so long is not reported as alive any more.")
     paced_tokens_per_s: float = Field(100.0, gt=0, description="Rate of the paced engine, per request.")
     paced_first_token_s: float = Field(0.0, ge=0, description="Delay of the paced engine's first token.")
+
+    @field_validator("tags")
+    @classmethod
+    def _generates(cls, tags: list[Tag]) -> list[Tag]:
+        if "rollout" not in tags:
+            raise ValueError("a rollout worker is tagged rollout: a node that only trains needs none")
+        return tags

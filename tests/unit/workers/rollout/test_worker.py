@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from schemas.arrays import pack_i4, unpack_i4
 from schemas.errors import EngineError, NoProgress, TopicMismatch
-from schemas.grant import Grant
+from schemas.grant import Grant, Role
 from schemas.identity import Position
 from schemas.node import NodeStatus
 from schemas.record import Record
@@ -389,6 +389,59 @@ async def test_an_ended_request_stops_the_engine(ending: str) -> None:
         await made.send(Cancel(session=session, request=asked) if ending == "cancel" else Close(session=session))
         await made.until(lambda: request.end)
         await made.status("a", lambda status: not status.running)
+
+
+BOTH = ["rollout", "train"]
+
+
+async def test_a_node_tagged_both_ways_sleeps_by_its_role_and_serves_the_newest_version_when_it_wakes() -> None:
+    async with world() as made:
+        await made.start("a", tags=BOTH)
+        first = await made.grant("a")
+        asked = await made.ask(max_tokens=400)
+        await made.accepted(asked, 3)
+        off = await made.grants.write([(0, Role(node="a", role="train", asleep=True)), (0, Grant(partition=0))])
+        slept = await made.status("a", lambda status: status.state == "asleep" and status.grants_seen > off[1])
+        assert (slept.partitions, slept.version, slept.running, slept.tags) == ([], -1, 0, BOTH)
+        await made.publish(1)
+        train = (await made.grants.write([(0, Role(node="a", role="train"))]))[0]
+        await made.status("a", lambda status: status.state == "asleep" and status.grants_seen > train)
+        await made.publish(2)
+        back = (await made.grants.write([(0, Role(node="a", role="rollout", asleep=True))]))[0]
+        await made.status("a", lambda status: status.state == "asleep" and status.grants_seen > back)
+        await made.grants.write([(0, Role(node="a", role="rollout"))])
+        woken = await made.status("a", lambda status: status.state == "serving")
+        assert woken.version == 2
+        again = await made.grant("a", "moved")
+        request = await made.ended(asked)
+        kept = sum(span.count for span in made.spans(first))
+        assert made.spans(again)[0].start == kept
+        assert request.versions() == [0] * kept + [2] * (400 - kept)
+        states = [status.state for status in made.statuses if status.state != "loading"]
+        assert [state for state, before in zip(states, ["", *states], strict=False) if state != before] == ["serving", "asleep", "serving"]
+
+
+async def test_a_node_that_is_not_on_duty_holds_nothing_even_where_it_is_granted() -> None:
+    async with world() as made:
+        await made.start("a", tags=BOTH)
+        await made.grant("a")
+        await made.status("a", lambda status: status.partitions)
+        off = (await made.grants.write([(0, Role(node="a", role="rollout", asleep=True))]))[0]
+        slept = await made.status("a", lambda status: status.state == "asleep" and status.grants_seen > off)
+        assert slept.partitions == []
+
+
+async def test_a_fresh_process_does_what_the_last_role_says() -> None:
+    async with world() as made:
+        await made.grants.write([(0, Role(node=name, role="train")) for name in ("a", "b")])
+        await made.start("a", tags=BOTH)
+        await made.start("b")
+        await made.status("a", lambda status: status.state == "asleep")
+        await made.status("b", lambda status: status.state == "serving")  # with one tag, Roles mean nothing
+        assert {status.version for status in made.statuses if status.node == "a"} == {-1}
+        await made.grants.write([(0, Role(node="a", role="rollout", asleep=True))])
+        await made.grants.write([(0, Role(node="a", role="rollout"))])
+        await made.status("a", lambda status: (status.state, status.version) == ("serving", 0))
 
 
 async def test_poison_after_three_deaths_the_request_fails() -> None:
