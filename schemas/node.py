@@ -17,6 +17,9 @@ class NodeStatus(Record, frozen=True, kw_only=True):
     or 1.0). `grants_seen` is the next offset of `grants` that the node will read; `partitions` are those that it holds (claimed and not
     released): both together acknowledge a revoke. `left` is the last word of a clean leave. `own_s` and `first_token_s` are of the slowest
     partition of the newest taking: seconds until its Claim was read back, and from there to the first token of a request that waited.
+
+    `hosts` are the nodes that a trainer steps on and that generate at other times: it is a part of each of them, has no tag of its own, and
+    its `grants_seen` stands still while it steps. `ready_groups` are complete groups that wait for its next step.
     """
 
     node: str
@@ -33,6 +36,8 @@ class NodeStatus(Record, frozen=True, kw_only=True):
     detail: str = ""
     own_s: float = 0.0
     first_token_s: float = 0.0
+    hosts: list[str] = []
+    ready_groups: int = 0
 
     def key(self) -> bytes:
         """The node's name."""

@@ -3,12 +3,13 @@
 Invariants:
 - a Step and the WeightVersion that it publishes become visible together, after the version's files are complete (R8);
 - whatever ends this loop between two commits, the next trainer decides and trains the same sessions again, from the last commit (R6, R7);
+- a step runs only within the turn of this trainer (`trainer.turn`), and a wait for it is no beginning of the step;
 - a step that ended too many trainers is not begun again: its batch is dropped (`trainer.attempts`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import anyio
@@ -23,6 +24,7 @@ from trainer.attempts import FATAL, Attempts, drops_of
 from trainer.feed.plan import Batch
 from trainer.recover import PARTITION, Standing
 from trainer.trainee import Bench, Trained, Trainee
+from trainer.turn import Turn
 
 __all__ = ["Decider", "Loop"]
 
@@ -44,7 +46,8 @@ class Decider(Protocol):
 @dataclass(slots=True)
 class Loop:
     """One trainer's work, from where it stands to step `steps`. `recovery_s`: longest training time between two checkpoints;
-    `keep_versions`: so many newest versions keep their files (0: all); `attempts` counts the beginnings of steps."""
+    `keep_versions`: so many newest versions keep their files (0: all); `attempts` counts the beginnings of steps; `turn` says when
+    one may begin."""
 
     feed: Decider
     trainee: Trainee
@@ -55,6 +58,7 @@ class Loop:
     attempts: Attempts
     recovery_s: float
     keep_versions: int = 0
+    turn: Turn = field(default_factory=Turn)
     unkept_s: float = 0.0
 
     async def run(self, steps: int) -> None:
@@ -66,7 +70,8 @@ class Loop:
             began = anyio.current_time()
             decided = await self._decide()
             if isinstance(decided, Batch):
-                await self._try(decided, waited_s=anyio.current_time() - began)
+                async with self.turn.taken():
+                    await self._try(decided, waited_s=anyio.current_time() - began)
             else:
                 await self._commit(decided)
         for rest in self.feed.rest():

@@ -96,6 +96,11 @@ class LiveFeed:
             found.append(drops)
         return found
 
+    @property
+    def ready_groups(self) -> int:
+        """Complete groups that no batch holds."""
+        return self._feed.ready_groups
+
     async def read(self, reader: LogReader, *, bounded: bool) -> None:
         """Hand over what `reader` gives; if `bounded`, only while there is room."""
         while True:

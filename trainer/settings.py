@@ -19,6 +19,10 @@ class TrainerSettings(BaseModel):
 
     run: str = Field("default", description="Name of the run, for people.")
     node: str = Field("trainer-0", description="Name of this node; unique, the same after a restart.")
+    hosts: list[str] = Field(
+        [], description="Rollout nodes that this process steps on: it waits until the scheduler gives one of them the role `train`. "
+        "Empty: a machine of its own.",
+    )  # fmt: skip
     steps: int = Field(200, ge=0, description="The trainer ends, with exit code 0, when the log holds so many Steps.")
     model_dir: Path = Field(Path("runs/default/model"), description="Model folder: weights of version 0, config and tokenizer.")
     weights_dir: Path = Field(Path("runs/default/weights"), description="Published weights; workers must be able to read it.")

@@ -142,6 +142,11 @@ class Feed:
         """Whether enough groups are ready, unless they turn out too old."""
         return len(self._ready) >= self.settings.groups_per_step
 
+    @property
+    def ready_groups(self) -> int:
+        """Complete groups that no batch holds, among them some that turn out too old."""
+        return len(self._ready)
+
     def state(self) -> dict[str, int]:
         """For people: what a trainer without a batch waits for."""
         return {"groups_ready": len(self._ready), "groups_open": len(self._groups) - len(self._ready),

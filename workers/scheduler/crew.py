@@ -1,6 +1,7 @@
 """The nodes tagged both ways, by what they do now and whether they said so. Pure.
 
-Invariant: a node counts as asleep only by a status that shows no partition and was made after it had read its last Role.
+Invariant: a node counts as asleep only by a status that shows no partition and was made after it had read its last Role, and when every
+living trainer that steps on it has seen that Role, too, with no step that began before.
 """
 
 from __future__ import annotations
@@ -80,4 +81,5 @@ class Crew:
         )
 
     def _has_seen(self, name: str) -> bool:
-        return self.nodes[name].grants_seen > self.view.roles[name].offset
+        node = self.nodes[name]
+        return min(node.grants_seen, node.parts_seen) > self.view.roles[name].offset

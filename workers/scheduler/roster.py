@@ -14,7 +14,7 @@ from schemas.grant import Role
 from schemas.node import Control, NodeStatus, Tick
 from schemas.record import Record
 from workers.scheduler.training import Training
-from workers.scheduler.view import HeldGrant, HeldRole, NodeView, View
+from workers.scheduler.view import NO_PARTS, HeldGrant, HeldRole, NodeView, View
 
 __all__ = ["Roster"]
 
@@ -35,6 +35,7 @@ class Roster:
     def __init__(self, scheduler: str, dead_ticks: int) -> None:
         self._scheduler, self._dead_ticks = scheduler, dead_ticks
         self._nodes: dict[str, _Seen] = {}
+        self._hosting: set[str] = set()
         self._gone: dict[str, set[str]] = {}
         self._left: dict[str, None] = {}  # the longest ago first
         self._roles: dict[str, HeldRole] = {}  # with the number of the own tick at which it came
@@ -60,10 +61,17 @@ class Roster:
         """Take in the next Role of `grants`."""
         self._roles[role.node] = HeldRole(offset, role, self.ticks)
 
+    @property
+    def hosting(self) -> list[NodeStatus]:
+        """The last statuses of trainers that step on nodes which generate, too, living or not."""
+        return [self._nodes[name].status for name in sorted(self._hosting)]
+
     def view(self, partitions: int, grants: Mapping[int, HeldGrant], training: Training | None = None) -> View:
         """The snapshot now."""
+        parts = self._parts_seen()
         return View(
-            partitions=partitions, nodes={name: self._node(seen) for name, seen in self._nodes.items()}, grants=grants,
+            partitions=partitions, grants=grants,
+            nodes={name: self._node(seen, parts.get(name, NO_PARTS)) for name, seen in self._nodes.items()},
             is_paused=self._is_paused, draining=frozenset(self._draining), left=frozenset(self._left), dead_ticks=self._dead_ticks,
             roles={name: held._replace(ticks=self.ticks - held.ticks) for name, held in self._roles.items()}, training=training,
         )
@@ -77,6 +85,16 @@ class Roster:
         if before is not None and before.status.incarnation != status.incarnation:
             gone.add(before.status.incarnation)
         self._nodes[status.node] = _Seen(status, self.ticks, is_heard)
+        (self._hosting.add if status.hosts else self._hosting.discard)(status.node)
+
+    def _parts_seen(self) -> dict[str, int]:
+        """Node → how far `grants` was seen by the last of the trainers that live and step on it. One that is gone is no part of it."""
+        found: dict[str, int] = {}
+        for seen in (self._nodes[name] for name in self._hosting):
+            if seen.status.state != "left" and self.ticks - seen.at_tick < self._dead_ticks:
+                for host in seen.status.hosts:
+                    found[host] = min(found.get(host, NO_PARTS), seen.status.grants_seen)
+        return found
 
     def _remember_left(self, incarnation: str) -> None:
         self._left[incarnation] = None
@@ -101,10 +119,10 @@ class Roster:
             case "undrain":
                 self._draining.discard(control.node)
 
-    def _node(self, seen: _Seen) -> NodeView:
+    def _node(self, seen: _Seen, parts_seen: int) -> NodeView:
         status = seen.status
         return NodeView(
             node=status.node, incarnation=status.incarnation, tags=tuple(status.tags), state=status.state, capacity=status.capacity,
             ticks=self.ticks - seen.at_tick, is_heard=seen.is_heard, grants_seen=status.grants_seen,
-            partitions=frozenset(status.partitions),
+            partitions=frozenset(status.partitions), parts_seen=parts_seen,
         )

@@ -13,13 +13,16 @@ from workers.scheduler.training import Training
 __all__ = ["DEAD_TICKS", "HeldGrant", "HeldRole", "NodeView", "View"]
 
 DEAD_TICKS = 4
+NO_PARTS = 1 << 62
+"""`parts_seen` of a node on which no trainer steps: nothing waits for one."""
 
 
 class NodeView(NamedTuple):
     """The last status of a node's newest incarnation. `ticks` of this scheduler followed it.
 
     `is_heard`: the status came while this scheduler ran; one that was only found in the log may be a dead node's last word.
-    `context_tokens` are the tokens in the caches of its running requests: what must be computed again where they move.
+    `context_tokens` are the tokens in the caches of its running requests: what must be computed again where they move. `parts_seen` is the
+    least `grants_seen` of the living trainers that step on this node, too.
     """
 
     node: str
@@ -32,6 +35,7 @@ class NodeView(NamedTuple):
     grants_seen: int
     partitions: frozenset[int]
     context_tokens: int = 0
+    parts_seen: int = NO_PARTS
 
 
 class HeldGrant(NamedTuple):

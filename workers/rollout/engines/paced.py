@@ -67,6 +67,7 @@ class PacedEngine:
         self._waiting: list[Job] = []
         self._due: list[tuple[float, JobId]] = []
         self._woken = anyio.Event()
+        self._is_held = False
 
     @property
     def version(self) -> int:
@@ -88,8 +89,12 @@ class PacedEngine:
         waiting, self._waiting = self._waiting, []
         for job in waiting:
             self._begin(job)
-        # The consumer was woken by what came due under the old version; it runs before this returns.
-        await anyio.lowlevel.checkpoint()
+        # The consumer was woken by what came due under the old version; it runs before this returns, and nothing new may come meanwhile.
+        self._is_held = True
+        try:
+            await anyio.lowlevel.checkpoint()
+        finally:
+            self._is_held = False
 
     async def sleep(self) -> None:
         """Be without a version until the next `load`.
@@ -148,7 +153,7 @@ class PacedEngine:
     def _emit_due(self) -> None:
         now_s = anyio.current_time()
         emissions = []
-        while self._due and self._due[0][0] <= now_s:
+        while self._due and self._due[0][0] <= now_s and not self._is_held:
             _, name = heapq.heappop(self._due)
             if pace := self._running.get(name):
                 emissions.append(self._advance(pace, now_s))
