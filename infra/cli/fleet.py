@@ -1,4 +1,4 @@
-"""The fold of `nodes` and `grants` as an operator sees it: who lives, who owns what and why, what is paused or drained. Pure.
+"""The fold of `nodes` and `grants` as an operator sees it: who lives, who owns what, who trains and why, what is paused or drained. Pure.
 
 Invariants: the grants alone say who owns a partition; a node is dead when `DEAD_TICKS` Ticks of the newest scheduler follow its last
 status, counted by their numbers, since compaction removes the Ticks themselves; an incarnation that another of its name followed never
@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from schemas.grant import Grant
+from schemas.grant import Grant, Role
 from schemas.node import Control, NodeStatus, Tick
 from schemas.record import Record
 from streams.codec import Entry
 from workers.scheduler.view import DEAD_TICKS
 
-__all__ = ["Fleet", "Granted", "Heard", "Life"]
+__all__ = ["Assigned", "Fleet", "Granted", "Heard", "Life"]
 
 Life = Literal["alive", "dead", "left", "unknown"]
 
@@ -40,6 +40,19 @@ class Granted(NamedTuple):
     grant: Grant
 
 
+class Assigned(NamedTuple):
+    """The newest Role of a node, its offset, and since when."""
+
+    offset: int
+    at_ms: int
+    role: Role
+
+    @property
+    def word(self) -> str:
+        """What it tells the node to do."""
+        return f"asleep on the way to {self.role.role}" if self.role.asleep else self.role.role
+
+
 class Wished(NamedTuple):
     """An operator's wish that stands, and since when."""
 
@@ -54,6 +67,7 @@ class Fleet:
     partitions: int
     nodes: dict[str, Heard] = field(default_factory=dict)
     grants: dict[int, Granted] = field(default_factory=dict)
+    roles: dict[str, Assigned] = field(default_factory=dict)
     paused: Wished | None = None
     draining: dict[str, Wished] = field(default_factory=dict)
     tick: Tick | None = None
@@ -71,6 +85,8 @@ class Fleet:
                 self._control(control, entry.timestamp_ms)
             case Grant() as grant:
                 self.grants[grant.partition] = Granted(entry.offset, entry.timestamp_ms, grant)
+            case Role() as role:
+                self.roles[role.node] = Assigned(entry.offset, entry.timestamp_ms, role)
             case _:
                 pass
 

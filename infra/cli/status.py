@@ -19,7 +19,7 @@ SILENT = "none is at work: nothing moves, and nobody knows who lives"
 
 
 def status(*, json: Annotated[bool, Parameter(negative="", help="One JSON object.")] = False, where: Where = AS_SET) -> None:
-    """Show the cluster, and from the log: nodes, who owns what and why, training, lag, dead letters. Exit code 10: it does not answer."""
+    """Show the cluster, and from the log: nodes, who owns what, who trains and why, training, lag, dead letters. Exit code 10: it does not answer."""
     import anyio
     import orjson
 
@@ -56,6 +56,11 @@ def described(overview: Overview) -> dict[str, Any]:
         "draining": {node: wished._asdict() for node, wished in fleet.draining.items()},
         "nodes": [_node(fleet, name) for name in sorted(fleet.nodes)],
         "owners": list(_owners(fleet)),
+        "roles": [
+            {"node": name, "role": each.role.role, "asleep": each.role.asleep, "word": each.word, "reason": each.role.reason,
+             "offset": each.offset, "since_ms": each.at_ms}
+            for name, each in sorted(fleet.roles.items())
+        ],
         "training": {name: getattr(training, name) for name in ("run", "step", "version", "in_flight", "reward")},
         "decided": {**training.decided._asdict(), "dropped": dict(training.decided.dropped)},
         "lag": [{**each._asdict(), "behind": each.behind} for each in overview.lags],
@@ -75,6 +80,7 @@ def lines(said: dict[str, Any]) -> Iterator[str]:
     yield f"scheduler    {_scheduler_line(said)}"
     yield from (f"node         {_node_line(node)}" for node in said["nodes"])
     yield from (f"owner        {_owner_line(owner)}" for owner in said["owners"])
+    yield from (f"role         {role['node']}: {role['word']}: {role['reason']}" for role in said["roles"])
     training = said["training"]
     reward = "" if training["reward"] is None else f", reward {training['reward']:.3f}"
     run = f"run {training['run']}: " if training["run"] else ""

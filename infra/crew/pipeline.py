@@ -51,6 +51,7 @@ def services(settings: UpSettings, run_dir: Path, file: Path) -> list[Spec]:
     model, snapshots = {"model_dir": model_dir(settings, run_dir)}, {"snapshots": str(run_dir / "snapshots")}
     given: dict[str, Mapping[str, object]] = {
         GATEWAY: {**model, **snapshots, "address_file": address_file(run_dir)}, "reward": model, "assembler": snapshots,
+        "scheduler": {"staleness_bound": load_settings(SourceSettings, "source", file=file)[0].staleness_bound},
     }
     specs = [Spec(role, role, _open(role, given.get(role, {}), file)) for role in (GATEWAY, *ALONE)]
     for number in range(settings.rollouts):

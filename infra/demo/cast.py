@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from infra.crew.member import Spec
 
@@ -14,6 +15,9 @@ STALENESS_BOUND = 2
 TRAINED_STALENESS_BOUND = 2 * (STALENESS_BOUND + 1)
 """Older tokens are masked. Beyond what the groups in flight allow, because a takeover holds a few sessions while training goes on."""
 WORKERS = ("rollout-0", "rollout-1")
+Layout = Literal["disaggregated", "colocated", "multiplexed"]
+HOSTS: dict[Layout, tuple[str, ...]] = {"disaggregated": (), "colocated": WORKERS, "multiplexed": WORKERS[1:]}
+"""On which of the rollout workers' nodes the trainer steps, too: on none, on all together, or on one."""
 GATEWAY, AGENTS, TRAINER = "gateway", "agents", "trainer"
 LIGHT = ("assembler", "reward", "source", "scheduler")
 
@@ -26,6 +30,12 @@ class Plan:
     steps: int
     seed: int
     turns: int
+    layout: Layout = "disaggregated"
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The nodes that generate and train by turns."""
+        return HOSTS[self.layout]
 
     @property
     def model_dir(self) -> Path:
@@ -54,9 +64,9 @@ def services(plan: Plan) -> list[Spec]:
         Spec(GATEWAY, "gateway", {"model_dir": plan.model_dir, "address_file": plan.address_file, "snapshots": plan.snapshots}),
         Spec("assembler", "assembler", {"idle_s": 30, "snapshots": plan.snapshots}),
         Spec("reward", "reward", {"model_dir": plan.model_dir, "rule": "infra.demo.plugins:NextLetterRule"}),
-        Spec("scheduler", "scheduler", {}),
+        Spec("scheduler", "scheduler", {"staleness_bound": STALENESS_BOUND, "least_train_nodes": max(1, len(plan.hosts))}),
         Spec("source", "source", _source(plan)),
-        *(Spec(name, "rollout", {"node": name, "model_dir": plan.model_dir, "batch": 32, "snapshots": plan.snapshots}) for name in WORKERS),
+        *(Spec(name, "rollout", _rollout(plan, name)) for name in WORKERS),
         Spec(TRAINER, "trainer", _trainer(plan)),
     ]
 
@@ -73,6 +83,11 @@ def agents(plan: Plan, gateway_url: str) -> Spec:
         "report_file": plan.agents_file,
     }
     return Spec(AGENTS, "agents", settings)
+
+
+def _rollout(plan: Plan, name: str) -> dict[str, object]:
+    tags = ["rollout", "train"] if name in plan.hosts else ["rollout"]
+    return {"node": name, "tags": tags, "model_dir": plan.model_dir, "batch": 32, "snapshots": plan.snapshots}
 
 
 def _source(plan: Plan) -> dict[str, object]:
@@ -100,6 +115,7 @@ def _trainer(plan: Plan) -> dict[str, object]:
     }
     return {
         "run": "demo",
+        "hosts": list(plan.hosts),
         "steps": plan.steps,
         "model_dir": plan.model_dir,
         "weights_dir": plan.run_dir / "weights",

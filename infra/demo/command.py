@@ -17,7 +17,7 @@ from rich.console import Console
 from infra.audit.command import audit_cluster
 from infra.audit.verify import AuditOptions, Verdict
 from infra.cli.where import AS_SET, Where
-from infra.demo.cast import TRAINED_STALENESS_BOUND, Plan
+from infra.demo.cast import TRAINED_STALENESS_BOUND, Layout, Plan
 from infra.demo.ending import print_ending
 from infra.demo.performance import Performance
 from infra.demo.proof import Proof, prove
@@ -40,6 +40,9 @@ def demo(
     faults: Annotated[bool, Parameter(help="Kill a rollout worker and the trainer in mid-run.")] = True,
     trainer_kills: Annotated[int, Parameter(help="How often the trainer is killed (with --faults).")] = 1,
     recompute: Annotated[bool, Parameter(negative="", help="At the end, make all weights again in another process.")] = False,
+    layout: Annotated[
+        Layout, Parameter(help="Where the trainer steps: on a node of its own, or by turns on both rollout nodes, or on one of them.")
+    ] = "disaggregated",
     plain: Annotated[bool, Parameter(help="Lines instead of a live screen.")] = False,
     where: Where = AS_SET,
 ) -> int:
@@ -51,7 +54,7 @@ def demo(
         raise UsageError(f"--trainer-kills {trainer_kills}, --steps {steps}: kills from 0, steps from 1 on")
     began_s, console = time.monotonic(), Console()
     asked = _connection(where)
-    plan = Plan(asked.run_dir, steps, seed, turns)
+    plan = Plan(asked.run_dir, steps, seed, turns, layout)
     connection = prepare(asked, plan)
     with open_view(console, plain=plain) as view:
         performance = Performance(connection, plan, faults, trainer_kills, view)

@@ -7,7 +7,7 @@ import pytest
 from infra.cli.fleet import Fleet
 from infra.cli.overview import Decided, Lag, Overview, Training, decided_of
 from infra.cli.status import described, lines, ranges
-from schemas.grant import Grant
+from schemas.grant import Grant, Role
 from schemas.node import Control, NodeStatus
 from schemas.record import Record
 from schemas.training import Consumed, Dropped, Drops, Plan, Step
@@ -40,6 +40,7 @@ def test_everything_has_a_line() -> None:
             node="a", incarnation="i", tags=["rollout"], state="left", version=3, partitions=[0, 1], running=2, waiting=1, own_s=1.25,
             first_token_s=0.5,
         ),
+        Role(node="a", role="rollout", reason="no batch"), Role(node="b", role="train", asleep=True, reason="1 train and return"),
         Grant(partition=0, node="a", cause="dead", reason="b is gone"), Grant(partition=1, node="a", cause="dead", reason="b is gone"),
     )  # fmt: skip
     node = said.pop(3)  # ends with the time since 1970
@@ -51,6 +52,8 @@ def test_everything_has_a_line() -> None:
         "scheduler    none is at work: nothing moves, and nobody knows who lives; PAUSED (rack move); draining a (no reason given)",
         "owner        a: partitions 0-1 (dead): b is gone",
         "owner        nobody: partitions 2: never granted",
+        "role         a: rollout: no batch",
+        "role         b: asleep on the way to train: 1 train and return",
         "training     run try: step 4, version 3, 2 groups in flight, reward 0.250",
         "loss         in the last 3 steps 10 sessions were dropped (no signal 8, too old 2) and 24 trained; "
         "tokens and lengths: `seamlessflow audit loss`",
