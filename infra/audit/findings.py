@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
-Rule = Literal["R1", "R2", "R3", "R4", "R5", "R6", "R8", "cas", "digest"]
+Rule = Literal["R1", "R2", "R3", "R4", "R5", "R6", "R8", "cas", "digest", "roles"]
 
 RULES: dict[Rule, str] = {
     "R1": "fence: only the newest claimed epoch counts, and each epoch is a Grant",
@@ -23,6 +23,7 @@ RULES: dict[Rule, str] = {
     "R8": "versions are published once, in order, with their files",
     "cas": "records of one write stand together, once",
     "digest": "weights are the bytes that the log names",
+    "roles": "sleep stands between the roles of a node, and only who is to generate is granted partitions",
 }
 """In the order of the report. `digest` is the half of R8 that reads files."""
 

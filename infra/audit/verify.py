@@ -20,6 +20,7 @@ from infra.audit.grants import Grants
 from infra.audit.log import Log
 from infra.audit.loss import Loss, loss_of
 from infra.audit.positions import check_positions, epoch_of
+from infra.audit.roles import check_roles
 from infra.audit.scores import read_scores
 from infra.audit.sessions import PartitionRead, SessionRead
 from infra.audit.training import TrainingRead, decided_places
@@ -114,7 +115,9 @@ class Audit:
 
         :raises BrokerError: the log cannot be read; see `infra.audit.log`.
         """
-        grants = Grants.read(check_writes(self._entries("grants"), self.findings), max(self._log.ends("grants").values(), default=0))
+        granted = check_writes(self._entries("grants"), self.findings)
+        check_roles(granted, self.findings)
+        grants = Grants.read(granted, max(self._log.ends("grants").values(), default=0))
         partitions = self._sessions(grants)
         written = check_writes(self._entries("training"), self.findings)
         starts = self._log.starts("trajectories")

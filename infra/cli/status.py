@@ -19,7 +19,10 @@ SILENT = "none is at work: nothing moves, and nobody knows who lives"
 
 
 def status(*, json: Annotated[bool, Parameter(negative="", help="One JSON object.")] = False, where: Where = AS_SET) -> None:
-    """Show the cluster, and from the log: nodes, who owns what, who trains and why, training, lag, dead letters. Exit code 10: it does not answer."""
+    """Show the cluster, and from the log: nodes, owners and roles with their reasons, training, lag, dead letters.
+
+    Exit code 10: it does not answer.
+    """
     import anyio
     import orjson
 
