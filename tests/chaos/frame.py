@@ -30,7 +30,7 @@ from tests.chaos.row import Happened, Row, Skip
 from tests.chaos.stage import Stage
 from tests.chaos.tiers import TIERS
 from tests.flow.agents import require_answers
-from tests.flow.harness import Pipeline, looping_pipeline, standing_pipeline
+from tests.flow.harness import Pipeline, colocated_pipeline, looping_pipeline, standing_pipeline
 from tests.flow.seen import Seen, require_self_describing, watching
 
 ROW_DEADLINE_S = 300.0
@@ -45,6 +45,7 @@ CHANGES: dict[str, dict[str, object]] = {
     "gateway": {"context_tokens": 262_144},
 }
 """How soon a death is noticed follows from the product's own settings, not from those of the flow tests; rewards need no time."""
+SCENES = {"calls": standing_pipeline, "loop": looping_pipeline, "roles": colocated_pipeline}
 
 Results = Generator[Result, None, None]
 
@@ -91,9 +92,8 @@ class House:
         """The pipeline of this row's scene; opened where it does not stand."""
         if row.scene != "bare" and self._pipeline is None:
             self._opened += 1
-            opened = looping_pipeline if row.scene == "loop" else standing_pipeline
             run_dir = self.folder / f"{self._opened:02}-{row.scene}"
-            self._pipeline = self._stack.enter_context(opened(self.kafka.bootstrap, run_dir, self.tell, **CHANGES))
+            self._pipeline = self._stack.enter_context(SCENES[row.scene](self.kafka.bootstrap, run_dir, self.tell, **CHANGES))
             self._scene = row.scene
         return self._pipeline if row.scene != "bare" else None
 
@@ -113,7 +113,7 @@ class House:
         stage.since = await ends_of(pipeline)
         async with watching(pipeline.log()) as seen:
             stage.reading = seen
-            if stage.row.scene == "loop" and stage.row.arms != "trainer":
+            if stage.row.is_loop and stage.row.arms != "trainer":
                 await seen.more_steps(1)
             happened = await stage.row.play(stage)
             stage.lap("play")
@@ -124,7 +124,7 @@ class House:
                 require_answers(work, seen)
             require_self_describing(seen)
         told = frozenset((key.partition, key.offset) for work in stage.works for key in work.closed)
-        counts = await self._count(stage, Slice(stage.since, marks, tuple(stage.kills), stage.row.scene == "loop", told))
+        counts = await self._count(stage, Slice(stage.since, marks, tuple(stage.kills), stage.row.is_loop, told))
         stage.lap("check")
         known, self._known = self._known, counts
         killed = tuple(kill.member for kill in stage.kills)
@@ -132,7 +132,7 @@ class House:
         return replace(result, status="failed", reason=f"{unsettled}; {result.reason}") if unsettled else result
 
     async def _count(self, stage: Stage, row: Slice) -> Counts:
-        loop = stage.row.scene == "loop"
+        loop = stage.row.is_loop
         options = AuditOptions(
             weights=False, grace_ms=GRACE_MS if loop else 0, kills_ms=tuple(kill.at_ms for kill in stage.kills)
         )  # fmt: skip
@@ -144,7 +144,7 @@ class House:
 async def settle(stage: Stage, seen: Seen) -> str:
     """Wait until all work has ended that was begun by now; answers what never ended."""
     try:
-        if stage.row.scene == "loop":
+        if stage.row.is_loop:
             await seen.more_steps(1)
             groups, sessions = seen.given_out(), seen.ended_training()
             await seen.until(lambda: groups <= seen.decided_groups(), "a decision on each group")

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from tests.chaos.stage import Stage
 
-Scene = Literal["calls", "loop", "bare"]
+Scene = Literal["calls", "loop", "roles", "bare"]
 """What stands when a row begins. `calls`: all but source, agents and trainer, under version 0. `loop`: the closed loop, training without
-end. `bare`: the cluster alone."""
+end. `roles`: the same, where the trainer and both workers share their nodes, and take turns. `bare`: the cluster alone."""
 
 
 class Skip(Exception):
@@ -59,6 +59,11 @@ class Row:
     failpoint: str = ""
     arms: str = ""
     is_alone: bool = False
+
+    @property
+    def is_loop(self) -> bool:
+        """Whether a trainer trains without end."""
+        return self.scene in ("loop", "roles")
 
 
 _rows: dict[str, Row] = {}

@@ -73,9 +73,9 @@ class Pipeline:
         self.crew.start([self.specs[name] for name in names])
         await self.ready(*names)
 
-    def start_trainer(self, name: str, step_s: float = 0.0) -> None:
-        """Start a trainer without torch, each of whose steps takes so long."""
-        flags = [self.connection.address(), self.connection.namespace, str(step_s)]
+    def start_trainer(self, name: str, step_s: float = 0.0, hosts: Sequence[str] = ()) -> None:
+        """Start a trainer without torch, each of whose steps takes so long, on `hosts` where given."""
+        flags = [self.connection.address(), self.connection.namespace, str(step_s), ",".join(hosts)]
         self.crew.members[name] = PaperTrainer(Spec(name, "trainer"), flags, self.connection.run_dir)
         self.crew.members[name].start()
 
@@ -173,14 +173,25 @@ def standing_pipeline(bootstrap: str, run_dir: Path, tell: Tell = print, **chang
 
 
 @contextmanager
-def looping_pipeline(bootstrap: str, run_dir: Path, tell: Tell = print, **changes: dict[str, object]) -> Iterator[Pipeline]:
+def colocated_pipeline(bootstrap: str, run_dir: Path, tell: Tell = print, **changes: dict[str, object]) -> Iterator[Pipeline]:
+    """As `looping_pipeline`; the trainer steps on the nodes of both workers, and all of them generate in between."""
+    changes["rollout"] = {**changes.get("rollout", {}), "tags": ["rollout", "train"]}
+    changes["scheduler"] = {**changes.get("scheduler", {}), "least_train_nodes": len(WORKERS)}
+    with looping_pipeline(bootstrap, run_dir, tell, WORKERS, **changes) as pipeline:
+        yield pipeline
+
+
+@contextmanager
+def looping_pipeline(
+    bootstrap: str, run_dir: Path, tell: Tell = print, hosts: Sequence[str] = (), **changes: dict[str, object]
+) -> Iterator[Pipeline]:
     """A pipeline that closes the loop by itself: source, agents, and a trainer without torch."""
     changes.setdefault("assembler", {"idle_s": 20})
     with open_pipeline(bootstrap, run_dir, tell, **changes) as pipeline:
         agents = Spec("agents", "agents", {**AGENTS, "gateway_url": pipeline.url})
         pipeline.specs |= {"source": Spec("source", "source", SOURCE), "agents": agents}
         pipeline.at_home = [*pipeline.specs, "trainer"]
-        pipeline.start_trainer("trainer")
+        pipeline.start_trainer("trainer", hosts=hosts)
         anyio.run(pipeline.start, *pipeline.specs)
         anyio.run(pipeline.ready, "trainer")
         yield pipeline

@@ -1,6 +1,6 @@
 """A trainer whose weights are digests, in a process of its own: the loop is closed without torch.
 
-`python -m tests.flow.paper_trainer BOOTSTRAP NAMESPACE STEP_S READY_FILE`
+`python -m tests.flow.paper_trainer BOOTSTRAP NAMESPACE STEP_S HOSTS READY_FILE`; HOSTS by commas, or empty.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ class SlowTrainee(PaperTrainee):
 
 
 def main() -> int:
-    bootstrap, namespace, step_s, ready_file = sys.argv[1:]
-    trainer = role(SETTINGS, lambda _: SlowTrainee(Disk(), step_s=float(step_s)))
+    bootstrap, namespace, step_s, hosts, ready_file = sys.argv[1:]
+    settings = SETTINGS.model_copy(update={"hosts": hosts.split(",") if hosts else []})
+    trainer = role(settings, lambda _: SlowTrainee(Disk(), step_s=float(step_s)))
     return run_process(trainer, partial(open_log, bootstrap, namespace), role="trainer", ready_file=Path(ready_file))
 
 

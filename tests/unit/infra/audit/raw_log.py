@@ -116,6 +116,10 @@ def grant(partition: int, node: str, incarnation: str) -> Fields:
     return {"type": "Grant", "partition": partition, "node": node, "incarnation": incarnation}
 
 
+def role(node: str, role: str, *, asleep: bool = False) -> Fields:
+    return {"type": "Role", "node": node, "role": role, "asleep": asleep}
+
+
 def row(place: int, nodes: list[int], stops: list[int], *ranges: tuple[int, int]) -> Fields:
     return {
         "place": place, "nodes": nodes, "stops": stops, "train_from": [first for first, _ in ranges],

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from raw_log import EPOCH_A, EPOCH_B, Plant, RawLog, complete_log, f4, grant, i4, mark, place, row, span, tensors, weights_sha256
+from raw_log import EPOCH_A, EPOCH_B, Plant, RawLog, complete_log, f4, grant, i4, mark, place, role, row, span, tensors, weights_sha256
 from safetensors.numpy import save
 
 from infra.audit.weights import weights_digest
@@ -602,6 +602,33 @@ def a_member_that_is_two_tasks(log: RawLog) -> None:
     log.at("tasks", 0, 10)["member"] = 0
 
 
+# Roles
+
+
+@planted("roles", "grants", 0, 32, "without sleep")
+def a_node_that_turns_without_sleep(log: RawLog) -> None:
+    log.put_fields(("grants", 0, 31), role("b", "rollout"))
+    log.put_fields(("grants", 0, 32), role("b", "train"))
+
+
+@planted("roles", "grants", 0, 32, "b turns to rollout after train, asleep, at 31")
+def a_node_that_sleeps_on_its_way_to_the_other_role(log: RawLog) -> None:
+    log.put_fields(("grants", 0, 31), role("b", "train", asleep=True))
+    log.put_fields(("grants", 0, 32), role("b", "rollout"))
+
+
+@planted("roles", "grants", 0, EPOCH_B, "granted to b, whose last Role is train, awake, at 29")
+def a_grant_to_a_node_that_trains(log: RawLog) -> None:
+    log.put_fields(("grants", 0, 28), role("b", "train", asleep=True))
+    log.put_fields(("grants", 0, 29), role("b", "train"))
+
+
+@planted("roles", "grants", 0, EPOCH_B, "whose last Role is rollout, asleep, at 29")
+def a_grant_to_a_node_that_sleeps(log: RawLog) -> None:
+    log.put_fields(("grants", 0, 29), role("b", "rollout", asleep=True))
+
+
+
 @pytest.mark.parametrize(("plant", "expected", "says"), CASES)
 def test_a_planted_violation_is_found_where_it_stands(
     plant: Plant, expected: tuple[str, str, int, int], says: str, tmp_path: Path
@@ -611,6 +638,22 @@ def test_a_planted_violation_is_found_where_it_stands(
     verdict = log.audit()
     assert not verdict.audit_ok
     assert [violation for violation in verdict.violations if violation[:4] == expected and says in violation.text]
+
+
+def test_a_whole_turn_of_roles_is_no_violation(tmp_path: Path) -> None:
+    log = complete_log(tmp_path)
+    turn = [role("b", "train", asleep=True), role("b", "train"), role("b", "rollout", asleep=True), role("b", "rollout")]
+    for offset, fields in enumerate([*turn, grant(1, "b", "y")], start=31):
+        log.put_fields(("grants", 0, offset), fields)
+    verdict = log.audit()
+    assert verdict.violations == []
+    assert verdict.checked["roles"] == 4 + 4  # the log has three Grants of its own
+
+
+def test_what_stood_before_compaction_is_not_asked_for(tmp_path: Path) -> None:
+    log = complete_log(tmp_path)
+    log.put_fields(("grants", 0, 31), role("b", "rollout"))
+    assert log.audit().violations == []
 
 
 def harmless_repeats() -> Iterator[tuple[int, str, dict[str, Any]]]:
