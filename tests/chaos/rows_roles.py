@@ -1,4 +1,4 @@
-"""Nodes that generate and train by turns; who takes part in a switch is killed in each phase of it, and nothing is lost or trained twice."""
+"""Nodes that generate and train by turns; who takes part in a switch is killed in each phase of it. Nothing is lost or trained twice."""
 
 from __future__ import annotations
 
