@@ -45,8 +45,6 @@ CHANGES: dict[str, dict[str, object]] = {
     "gateway": {"context_tokens": 262_144},
 }
 """How soon a death is noticed follows from the product's own settings, not from those of the flow tests; rewards need no time."""
-SCENES = {"calls": standing_pipeline, "loop": looping_pipeline, "roles": colocated_pipeline}
-
 Results = Generator[Result, None, None]
 
 
@@ -92,8 +90,9 @@ class House:
         """The pipeline of this row's scene; opened where it does not stand."""
         if row.scene != "bare" and self._pipeline is None:
             self._opened += 1
+            opened = {"calls": standing_pipeline, "loop": looping_pipeline, "roles": colocated_pipeline}[row.scene]
             run_dir = self.folder / f"{self._opened:02}-{row.scene}"
-            self._pipeline = self._stack.enter_context(SCENES[row.scene](self.kafka.bootstrap, run_dir, self.tell, **CHANGES))
+            self._pipeline = self._stack.enter_context(opened(self.kafka.bootstrap, run_dir, self.tell, **CHANGES))
             self._scene = row.scene
         return self._pipeline if row.scene != "bare" else None
 
