@@ -90,11 +90,12 @@ class Measures:
         known, settings, groups = list(trainers), self.settings, self._groups_per_step
         if not known or not groups:
             return None
-        at_work = [status for status in known if status.node in living]
+        at_work, bound_groups = [status for status in known if status.node in living], (settings.staleness_bound + 1) * groups
         return Training(
             groups_per_step=groups, ready_groups=max((status.ready_groups for status in at_work), default=0),
-            bound_groups=(settings.staleness_bound + 1) * groups, is_stepping=any(status.state == "training" for status in at_work),
-            step_node_s=self._step_node_s.mean, batch_tokens=self._batch_tokens.mean, running_requests=self._running.mean,
+            bound_groups=bound_groups, is_stepping=any(status.state == "training" for status in at_work),
+            step_node_s=self._step_node_s.mean, batch_tokens=self._batch_tokens.mean,
+            requests_per_group=self._running.mean / bound_groups,
             least_nodes=settings.least_train_nodes, most_nodes=settings.most_train_nodes, margin=settings.margin,
             costs=Costs(sleep_s=self._sleep_s.mean, wake_s=self._wake_s.mean, request_s=self._token_s.mean),
         )  # fmt: skip

@@ -64,7 +64,7 @@ def test_a_step_is_measured_by_its_record_and_the_nodes_that_trained() -> None:
     found = measured(measures, of(worker(), trainer("training", ready=5)))
     assert found is not None
     assert (found.groups_per_step, found.ready_groups, found.bound_groups, found.is_stepping) == (4, 5, 8, True)
-    assert (found.step_node_s, found.batch_tokens, found.running_requests) == ((4.0 + 8.0) / 2, 200.0, 3.0)
+    assert (found.step_node_s, found.batch_tokens, found.requests_per_group) == ((4.0 + 8.0) / 2, 200.0, (6 + 0) / 2 / 8)
     assert (found.least_nodes, found.most_nodes, found.margin) == (2, 3, 0.1)
 
 
