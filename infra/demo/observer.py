@@ -68,11 +68,12 @@ class Observer:
         return self.episodes - self.ended
 
     def unfinished(self, node: str) -> list[RequestState]:
-        """The requests that run in a node's partitions."""
+        """The requests that run in the partitions that a node claimed last and, by its last word, still holds."""
+        held = self.nodes[node].partitions if node in self.nodes else []
         return [
             request
             for partition, owner in self.owners.items()
-            if owner == node
+            if owner == node and partition in held
             for _, request in self.ledgers[partition].unfinished()
         ]
 
