@@ -38,6 +38,11 @@ class Plan:
         return HOSTS[self.layout]
 
     @property
+    def victim(self) -> str:
+        """The worker that is killed in mid-generation: one that generates all the time, where there is one."""
+        return next((name for name in reversed(WORKERS) if name not in self.hosts), WORKERS[-1])
+
+    @property
     def model_dir(self) -> Path:
         """The initial model."""
         return self.run_dir / "model"

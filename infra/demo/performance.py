@@ -13,7 +13,7 @@ import uvloop
 
 from infra.crew.crew import Crew, open_crew
 from infra.crew.interrupt import signals_interrupt
-from infra.demo.cast import AGENTS, GATEWAY, TRAINER, WORKERS, Plan, agents, services
+from infra.demo.cast import AGENTS, GATEWAY, TRAINER, Plan, agents, services
 from infra.demo.observer import Observer
 from infra.demo.story import Story, Told
 from infra.demo.view import View
@@ -71,7 +71,7 @@ class Performance:
             await self._raise_curtain(crew)
             self.ready_s = time.monotonic() - began_s
             tasks.start_soon(_look_after, crew)
-            story = Story(crew, self.observer, self.plan.steps, WORKERS[1], TRAINER, self.trainer_kills, self.told)
+            story = Story(crew, self.observer, self.plan.steps, self.plan.victim, TRAINER, self.trainer_kills, self.told)
             await story.run(faults=self.faults)
             self.added_ms = await self._added_latency()
             self.played_s = time.monotonic() - began_s
