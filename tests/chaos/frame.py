@@ -43,8 +43,10 @@ CHANGES: dict[str, dict[str, object]] = {
     "scheduler": {"tick_s": 1.0},
     "reward": {"rule": "tests.chaos.plugins:QuickCountRule"},
     "gateway": {"context_tokens": 262_144},
+    "assembler": {"idle_s": 120},
 }
-"""How soon a death is noticed follows from the product's own settings, not from those of the flow tests; rewards need no time."""
+"""How soon a death is noticed follows from the product's own settings, not from those of the flow tests; rewards need no time; agents that
+call again after an outage do not find their sessions closed as idle."""
 Results = Generator[Result, None, None]
 
 
