@@ -85,7 +85,7 @@ class Writer:
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
         self._failing_since: float | None = None
-        self._given_up = False
+        self._has_ended = False
         self.resent = 0
 
     async def send(self, message: Outgoing) -> Receipt:
@@ -93,6 +93,7 @@ class Writer:
 
         :raises BrokerError: it is large, and there is no blob store.
         :raises BlobStoreUnavailable: it is large, and the blob store does not answer.
+        :raises BrokerUnavailable: the writer has ended: there will be no room any more.
         """
         async with self._turns[message.topic, message.partition]:
             return await self._queue(await self._blobs.check_in(message))
@@ -101,6 +102,9 @@ class Writer:
         async with self._turn:
             while self._producer is None or self._bytes > self._options.in_flight_bytes:
                 await self._change()
+                if self._has_ended:  # who is shielded against the end of the role would wait for ever; the others are cancelled by it
+                    await anyio.sleep(PAUSE_S)
+                    raise BrokerUnavailable("the writer has ended: what is sent now is not written")
             receipt = Receipt(message)
             try:
                 receipt.answer = await self._producer.send(message)
@@ -112,8 +116,8 @@ class Writer:
         return receipt
 
     async def flush(self) -> None:
-        """Wait until the log holds all that was sent, or until the writer gave up."""
-        while self._pending and not self._given_up:
+        """Wait until the log holds all that was sent, or until the writer has ended."""
+        while self._pending and not self._has_ended:
             await self._change()
 
     async def run(self, scope: anyio.CancelScope) -> None:
@@ -121,8 +125,12 @@ class Writer:
 
         :raises BrokerUnavailable: nothing could be written for the patience.
         """
-        with scope:
-            await self._run()
+        try:
+            with scope:
+                await self._run()
+        finally:
+            self._producer, self._has_ended = None, True
+            self._changed.set()
 
     async def _run(self) -> None:
         while True:
@@ -162,15 +170,14 @@ class Writer:
             await self._change()
 
     async def _change(self) -> None:
-        self._changed.clear()
-        await self._changed.wait()
+        if not self._has_ended:
+            self._changed.clear()
+            await self._changed.wait()
 
     def _give_up_when_patience_ends(self, error: Exception) -> None:
         now = anyio.current_time()
         self._failing_since = self._failing_since or now
         if now - self._failing_since > self._options.patience_s:
-            self._given_up = True
-            self._changed.set()
             raise BrokerUnavailable(f"nothing could be written for {self._options.patience_s:.0f} s: {error}") from error
 
 

@@ -146,6 +146,16 @@ async def test_r10_a_broker_that_stays_away_ends_the_writer() -> None:
             await writer.send(note(0))
 
 
+async def test_r10_whoever_is_shielded_against_the_end_of_a_role_does_not_wait_for_a_writer_that_has_ended() -> None:
+    async def last_word(writer: Writer) -> None:
+        with anyio.CancelScope(shield=True):
+            await writer.send(note(0))
+
+    with anyio.fail_after(10), pytest.RaisesGroup(BrokerUnavailable, BrokerUnavailable, flatten_subgroups=True):
+        async with open_writer(NeverThere(), WriterOptions(patience_s=0.3)) as writer, anyio.create_task_group() as tasks:
+            tasks.start_soon(last_word, writer)
+
+
 class RefusesOnce(MemoryBroker):
     """A broker one of whose producers does not take the message `1` in time, and would take those after it."""
 
