@@ -98,10 +98,10 @@ def test_a_payload_that_was_not_fetched_is_no_record_whatever_its_reference_hold
 
 
 def test_keys_are_what_compaction_and_people_go_by() -> None:
-    keys = {str(wire["type"]): record.key() for _, _, wire, record in WIRE}
+    keys = {(str(wire["type"]), record.key()) for _, _, wire, record in WIRE}
     assert keys == {
-        "Task": b"1", "Open": b"abc123", "Request": b"9", "Cancel": b"9", "Close": b"9", "Claim": b"claim", "Span": b"9",
-        "Trajectory": b"9", "Score": b"9", "Run": b"Run", "WeightVersion": b"WeightVersion", "Step": b"Step", "Drops": b"Drops",
-        "NodeStatus": b"node/a", "Tick": b"tick", "Control": b"control/drain/a", "Grant": b"partition/3", "Role": b"role/a",
-        "DeadLetter": b"sessions", "Settlement": b"settlement",
+        ("Task", b"1"), ("Open", b"abc123"), ("Request", b"9"), ("Cancel", b"9"), ("Close", b"9"), ("Claim", b"claim"), ("Span", b"9"),
+        ("Trajectory", b"9"), ("Score", b"9"), ("Run", b"Run"), ("WeightVersion", b"WeightVersion"), ("Step", b"Step"), ("Drops", b"Drops"),
+        ("NodeStatus", b"node/a"), ("NodeStatus", b"node/t"), ("Tick", b"tick"), ("Control", b"control/drain/a"),
+        ("Grant", b"partition/3"), ("Role", b"role/a"), ("DeadLetter", b"sessions"), ("Settlement", b"settlement"),
     }
