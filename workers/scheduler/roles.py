@@ -104,10 +104,15 @@ def _wanted(crew: Crew, training: Training, order: list[str]) -> tuple[int | Non
         return None, ""
     if trainers or cluster.train:
         now = standing(cluster, training, trainers)
-        if now.period_s * (1.0 - training.margin) <= chosen.period_s:
+        if now.period_s * (1.0 - training.margin) <= chosen.period_s and not _are_too_few(trainers, training, order):
             return None, ""
         return _of(chosen, training, trainers), f"{chosen}; as it was: {now.period_s:.0f} s"
     return _of(chosen, training, trainers), f"{chosen}; {_otherwise(chosen, best(cluster, training, not chosen.stays))}"
+
+
+def _are_too_few(trainers: int, training: Training, order: list[str]) -> bool:
+    """As after a death: those that are left train alone until the nodes that a step needs are there again."""
+    return 0 < trainers < min(training.least_nodes, len(order))
 
 
 def _of(chosen: Arrangement, training: Training, trainers: int) -> int:

@@ -90,6 +90,7 @@ class RoleWorld:
         self.ready = 0
         self.step_node_s = 0.0
         self.costs = Costs()
+        self.least_nodes = 1
         self.switches: dict[str, int] = {}
         self.count = 0
 
@@ -123,6 +124,7 @@ class RoleWorld:
         training = Training(
             groups_per_step=2, ready_groups=self.ready, bound_groups=4, is_stepping=is_stepping, step_node_s=self.step_node_s,
             batch_tokens=1e5 if self.step_node_s else 0.0, requests_per_group=10.0, costs=self.costs,
+            least_nodes=self.least_nodes,
         )
         return self.roster.view(PARTITIONS, dict(self.last), training)
 

@@ -120,6 +120,17 @@ def test_trainers_stay_where_a_switch_costs_more_than_it_gains_and_go_where_it_g
     assert sorted(role.role for role in cheap.roles.values()) == ["rollout"] * 2
 
 
+def test_fewer_trainers_than_a_step_needs_do_not_stay_however_dear_a_switch_is() -> None:
+    world = RoleWorld()
+    world.start("a")
+    world.ready, world.step_node_s, world.least_nodes, world.costs = 2, 14.0, 2, Costs(sleep_s=100.0, wake_s=100.0)
+    world.settle()
+    assert {name: role.role for name, role in world.roles.items()} == {"a": "train"}  # alone, as long as there is nobody else
+    world.start("b")
+    world.settle()
+    assert {name: (role.role, role.asleep) for name, role in world.roles.items()} == {"a": ("train", False), "b": ("train", False)}
+
+
 def test_a_standing_gang_grows_when_the_work_does() -> None:
     world = RoleWorld()
     for name in "abcdefgh":
