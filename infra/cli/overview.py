@@ -60,6 +60,7 @@ class Decided(NamedTuple):
 
 NOTHING = Decided()
 
+
 @dataclass(frozen=True, slots=True)
 class Training:
     """The trainer's last words. `in_flight` are training groups given out and not decided; `version` −1: none was published.

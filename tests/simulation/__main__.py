@@ -74,6 +74,8 @@ def _campaign(options: argparse.Namespace) -> Tally:
     began, told, tally = time.monotonic(), time.monotonic(), Tally()
     for part in campaign(seeds(options.seed, options.schedules), options.jobs):
         tally.add(part)
+        for failure in part.failures:
+            print(f"failed: {failure.seed}: {failure.violations[0]}", flush=True)
         if time.monotonic() - told > 20:
             told = time.monotonic()
             print(f"{len(tally.events)} schedules after {told - began:.0f} s, {len(tally.failures)} failed", flush=True)

@@ -171,7 +171,8 @@ class TorchEngine:
         with anyio.move_on_after(BARRIER_S) as scope:
             await self._passed.wait()
         if scope.cancelled_caught:
-            raise EngineError(f"the decoding thread did not take version {version} within {BARRIER_S:.0f} s")
+            what = f"take version {version}" if version >= 0 else "free its weights"
+            raise EngineError(f"the decoding thread did not {what} within {BARRIER_S:.0f} s")
         self._outbox.require_alive()
 
     def _serve(self, version: int) -> None:
